@@ -26,7 +26,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +250,8 @@ def labelled(task_name: str, model_type: str = "bert", **options: Any) -> Callab
         labels = task.labels(rows)
         for use in ("train", "score", "predict"):
             task.make(rows, tokenizer(model_type), labels, 16, use)
-        check_rows(rows, {"valid": rows}, task.text_columns(), task.label_column)
+        labels_of = partial(task.labels_of, labels=labels) if labels and task.has_labels else None
+        check_rows(rows, {"valid": rows}, task.text_columns(), labels_of)
 
     return read
 

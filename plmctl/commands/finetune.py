@@ -254,10 +254,13 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     few = make(next(iter(split.valid.values()))[:_FEW], use="score")
     for examples in valid.values():
         examples.check_metrics()
-    label = task.label_column if labels else None
+    labels_of = partial(task.labels_of, labels=labels) if labels else None
     cut = {"train": train.cut, **{name: examples.cut for name, examples in valid.items()}}
     check = add_example_checks(
-        check_rows(split.train, split.valid, columns, label), cut, train.dropped, split.unlabelled
+        check_rows(split.train, split.valid, columns, labels_of),
+        cut,
+        train.dropped,
+        split.unlabelled,
     )
     held_out = [row for rows in split.valid.values() for row in rows]
     files = zip(file_names(split.valid), split.valid.values(), strict=True)
@@ -340,7 +343,7 @@ def make_trained_network(
     from plmctl.training.engine import for_finetuning, make_engine
 
     config, task = prepared.config, prepared.task
-    labelled = config.init == "pretrained" and task.label_column is not None
+    labelled = config.init == "pretrained" and task.has_labels
     if labelled and accelerator.is_main_process:
         message = new_head_message(config.model, labels)
         if message is not None:
@@ -674,7 +677,11 @@ def _write_scores(
         metrics = valid.compute_metrics(predictions)
         if examples.labels and (only := single_answer(predictions, valid.references())):
             say(f"{name}: every row is answered {only!r}; nothing else was learned so far")
-        errors = {k: error for k, error in valid.uncertainty(predictions).items() if k in metrics}
+        errors = {
+            k: error
+            for k, error in valid.uncertainty(predictions).items()
+            if k in metrics and error
+        }
         uncertainty |= {f"{name}/{k}": at for k, at in errors.items()} if results else errors
         results = with_further_metrics(results, name, metrics) if results else {**metrics, **facts}
         credit, values = valid.credits(predictions)

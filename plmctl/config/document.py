@@ -85,12 +85,15 @@ class ConfigFile:
         data: Dicts, lists and scalars.
         places: The place of each key path.
         faults: What is wrong whatever the config is for: keys that are there twice, bad overrides.
+        typed: What was typed in overrides for values that are not text, such as ``1`` or nothing: a
+            shell takes the quotes away that would make it text.
     """
 
     name: str
     data: dict[str, Any]
     places: dict[Key, Place] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    typed: dict[Key, str] = field(default_factory=dict)
 
     def place(self, path: Key) -> Place:
         """Where a key is, or the nearest key around it."""
@@ -153,11 +156,13 @@ class Builder:
         place: The place of a node.
         places: Filled, by key path.
         faults: Filled.
+        typed: Filled, by key path: the scalars that are not text, as they were typed.
     """
 
     place: Callable[[yaml.Node], Place]
     places: dict[Key, Place]
     faults: list[Fault]
+    typed: dict[Key, str] = field(default_factory=dict)
 
     def build(self, node: yaml.Node, path: Key, around: tuple[yaml.Node, ...] = ()) -> Any:
         """The data of a node.
@@ -190,6 +195,8 @@ class Builder:
             value = _SCALARS[node.tag](str(node.value))
         except (KeyError, ValueError):
             return self._fault(node, path, f"cannot be read as {node.tag.removeprefix(_TAG)}")
+        if value is not None and not isinstance(value, str):
+            self.typed[path] = str(node.value)
         if isinstance(value, int) and abs(value) > _LARGEST:
             return self._fault(node, path, f"beyond {_LARGEST:,}, the largest whole number")
         if isinstance(value, float) and _LARGEST_FLOAT < abs(value) < math.inf:
@@ -317,9 +324,12 @@ def _apply_override(document: ConfigFile, assignment: str, place: Place) -> str 
     except RecursionError:
         return _TOO_DEEP
     path = _override_path(document.data, key.split("."))
-    for known in [known for known in document.places if known[: len(path)] == path]:
-        del document.places[known]  # the places within the old value
-    builder = Builder(lambda _: place, document.places, document.faults)
+    for by_key in (document.places, document.typed):
+        for known in [known for known in by_key if known[: len(path)] == path]:
+            del by_key[known]  # the places within the old value
+    if not value.strip():
+        document.typed[path] = ""
+    builder = Builder(lambda _: place, document.places, document.faults, document.typed)
     if not _set_value(document.data, path, builder.build(node, path) if node else None):
         return "the list has no such item"
     for depth in range(1, len(path)):
@@ -327,6 +337,12 @@ def _apply_override(document: ConfigFile, assignment: str, place: Place) -> str 
         document.places.setdefault(path[:depth], place)
     document.places[path] = place
     return None
+
+
+def take_as_text(document: ConfigFile, path: Key) -> bool:
+    """Replace the value of an override by the text that was typed; False: it has none."""
+    text = document.typed.pop(path, None)
+    return text is not None and _set_value(document.data, path, text)
 
 
 def _override_path(data: Any, parts: list[str]) -> Key:

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 
 from plmctl.config.base import Model
 from plmctl.config.document import ConfigFile, Fault, override, read_document, to_yaml
-from plmctl.config.mistakes import faults
+from plmctl.config.mistakes import faults, texts_typed
 from plmctl.errors import ConfigError, did_you_mean, near_names
 
 # --- The four kinds of config ---
@@ -123,6 +123,8 @@ def _validated(model: type[M], document: ConfigFile) -> M:
         config = model.model_validate_json(json.dumps(document.data), strict=True)
     except ValidationError as error:
         errors = error.errors(include_url=False)
+        if texts_typed(model, document, errors):
+            return _validated(model, document)
         mistakes += faults(model, document, errors[:_MOST_MISTAKES])
     if mistakes:
         lines = list(map(str, sorted(mistakes)))[:_MOST_MISTAKES]

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from plmctl.config.base import MembersOf, members_in, models_in
-from plmctl.config.document import ConfigFile, Fault, Key, dotted
+from plmctl.config.document import ConfigFile, Fault, Key, dotted, take_as_text
 from plmctl.errors import did_you_mean, near_names, nearest
 
 # What was expected, by pydantic's type of error and the values of its context.
@@ -74,6 +74,14 @@ def faults(
     return mistakes
 
 
+def texts_typed(
+    model: type[BaseModel], document: ConfigFile, errors: Iterable[ErrorDetails]
+) -> bool:
+    """Take overrides as text where a text was expected, as in ``task.tags=1``; False: no such."""
+    paths = [_path(model, document.data, e) for e in errors if e["type"] == "string_type"]
+    return bool([path for path in paths if take_as_text(document, path)])
+
+
 def _path(model: type[BaseModel], data: Any, error: ErrorDetails) -> Key:
     """The key path of an error: pydantic's location without the branches of its unions."""
     path: list[str | int] = []
@@ -126,13 +134,11 @@ def _explain(model: type[BaseModel], data: Any, path: Key, errors: list[ErrorDet
     expected = ", or ".join(dict.fromkeys(text.removeprefix("expected ") for text in messages))
     names = re.findall("'([^']+)'", expected) if kind == "literal_error" else []
     near = did_you_mean(near_names(str(value), names))
-    return f"expected {expected}, not {_short(value)}{near}{_example(path, kind, value)}"
+    return f"expected {expected}, not {_short(value)}{near}{_example(path, value)}"
 
 
-def _example(path: Key, kind: str, value: Any) -> str:
-    """How to write what was probably meant, for two values that the command line cannot say."""
-    if kind == "string_type" and value is None:
-        return f"; an empty text needs two pairs of quotes: '{dotted(path)}=\"\"'"
+def _example(path: Key, value: Any) -> str:
+    """How to write what was probably meant, for a value that the command line cannot say."""
     if path[:1] == ("grid",) and isinstance(value, dict):
         name, values = next(iter(value.items()), ("KEY", "[a, b]"))
         return f"; name the whole key: grid='{{{dotted((*path[1:], name))}: {_short(values)}}}'"

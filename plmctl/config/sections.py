@@ -152,8 +152,8 @@ class TableConfig(Model):
     """Labelled rows for finetuning."""
 
     train: tuple[Text, ...] = Field(min_length=1)
-    """Paths and globs (csv, tsv without quoting, jsonl, parquet, CoNLL columns), folders saved by
-    `datasets`, `hf:NAME:SPLIT`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
+    """Paths and globs (csv, tsv, jsonl, json, parquet, columns of CoNLL and CoNLL-U), folders saved
+    by `datasets`, `hf:NAME:SPLIT`, `hf:NAME:CONFIG:SPLIT`, `sample:NAME`."""
     valid: Share | tuple[Text, ...] | dict[SetName, tuple[Text, ...]] = 0.1
     """Rows to validate on, or the share of the training rows that is held out by a hash. Several
     named sets, as in `{matched: [...], mismatched: [...]}`: all are scored at the end, and the

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from plmctl.corpus.cells import MISSING, look_alikes, number_of
 from plmctl.corpus.document import share_of
 from plmctl.corpus.source import resolve
 from plmctl.corpus.tabular import rows
@@ -154,6 +155,14 @@ _MAX_EXAMPLES = 3
 
 _MAX_LABELS = 12
 
+_MAX_ODD = 6
+
+_FEW_ROWS = 50
+"""Validation rows below which a warning is given: accuracy is then uncertain by 0.14 or more."""
+
+Labels = list[tuple[Any, str]]
+"""The labels of a row: each as it is written, and its name."""
+
 
 def refuse_empty(rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Refuse rows without text.
@@ -173,57 +182,95 @@ def check_rows(
     train: Sequence[Row],
     valid: Mapping[str, Sequence[Row]],
     columns: Sequence[str],
-    label: str | None,
+    labels_of: Callable[[Sequence[Row]], Sequence[Labels]] | None,
 ) -> dict[str, Any]:
-    """Check rows for duplicates, conflicting labels and leaks.
+    """Check rows for duplicates, conflicting labels, labels that look alike, and leaks.
 
     Args:
         train: Training rows.
         valid: Validation rows, by the name of their set.
         columns: Text columns; rows with equal values in them are duplicates.
-        label: Column of the label, if the task has one.
+        labels_of: The labels of rows; None, or nothing for all rows: the task has none.
 
     Returns:
         train, and each set of valid: the numbers of rows, of duplicates (rows with the text of an
             earlier row) and of half_empty rows (without text in one of the columns), and the count
-            of each label;
+            of each label, the most frequent first;
         conflicts: number of training texts that occur with several labels;
-        mixed_labels: the labels that occur as a number and as a text; only if there are any;
+        labels: what is odd about the labels, in sentences;
         leaks: number of validation rows whose text is also in the training rows, and the first few.
     """
     sides = {"train": train, **valid}
     texts = {name: [row_texts(row, columns) for row in rows] for name, rows in sides.items()}
+    read = {name: labels_of(rows) if labels_of else [] for name, rows in sides.items()}
     checks: dict[str, Any] = {
         name: {
             "rows": len(rows),
             "duplicates": len(rows) - len(set(texts[name])),
             "half_empty": sum(not all(t.strip() for t in row) for row in texts[name]),
-            **({"labels": label_counts(rows, label)} if label else {}),
+            **({"labels": _label_counts(read[name])} if read[name] else {}),
         }
         for name, rows in sides.items()
     }
-    labels: dict[Texts, set[str]] = {}
+    labels: dict[Texts, set[tuple[str, ...]]] = {}
     first: dict[Texts, str] = {}
-    for row, text in zip(train, texts["train"], strict=True):
+    for number, (row, text) in enumerate(zip(train, texts["train"], strict=True)):
         first.setdefault(text, row.origin)
-        labels.setdefault(text, set()).add(str(row.values.get(label)) if label else "")
+        names = tuple(name for _, name in read["train"][number]) if read["train"] else ()
+        labels.setdefault(text, set()).add(names)
     leaks = [
         f"{row.origin} is {first[text]}"
         for name, rows in valid.items()
         for row, text in zip(rows, texts[name], strict=True)
         if text in first
     ]
-    if label and (mixed := _mixed_labels([row for rows in sides.values() for row in rows], label)):
-        checks["mixed_labels"] = mixed
+    checks["labels"] = _odd_labels(label for rows in read.values() for row in rows for label in row)
     checks["conflicts"] = sum(len(of) > 1 for of in labels.values())
     checks["leaks"] = {"rows": len(leaks), "first": leaks[:_MAX_EXAMPLES]}
     return checks
 
 
-def _mixed_labels(rows: Sequence[Row], column: str) -> list[str]:
-    values = [row.values.get(column) for row in rows]
-    texts = {value for value in values if isinstance(value, str)}
-    return sorted(texts & {str(value) for value in values if isinstance(value, int | float)})
+def _label_counts(rows: Iterable[Labels]) -> dict[str, int]:
+    counts = Counter(name for row in rows for _, name in row or [(None, "")])
+    return dict(counts.most_common())
+
+
+_LIKE_MISSING = {"_", *(name.casefold() for name in MISSING)}  # CoNLL-U: no value
+
+
+def _odd_labels(labels: Iterable[tuple[Any, str]]) -> list[str]:
+    """What a user should know of labels: spellings, names that look alike, decimals, ``nan``."""
+    written: dict[str, list[str]] = {}
+    for _, raw, name in sorted({(str(type(raw)), raw, name) for raw, name in labels}, key=ascii):
+        written.setdefault(name, []).append(ascii(raw))
+    lines = [
+        f"the label {name!r} is written in {len(forms)} ways: {' and '.join(forms[:_MAX_EXAMPLES])}"
+        for name, forms in sorted(written.items())
+        if len(forms) > 1
+    ]
+    lines += [
+        f"separate labels that look alike: {' and '.join(map(_plain, group[:_MAX_LABELS]))}; if "
+        "they mean the same, write one of them everywhere"
+        for group in look_alikes(written)
+    ]
+    if missing := sorted(name for name in written if name.casefold() in _LIKE_MISSING):
+        lines.append(
+            f"{missing[0]!r} is learned as a label; if it means that there is none, leave these "
+            "rows out (classification: make the label empty, and set `task.unlabelled: drop`)"
+        )
+    numbers = [name for name in written if number_of(name) is not None]
+    decimals = [name for name in numbers if "." in name]
+    if decimals and len(numbers) == len(written):
+        lines.append(
+            f"decimals such as {decimals[0]} are learned as {len(written)} separate labels, "
+            "without an order; to predict the number set `task.problem: regression`"
+        )
+    return lines
+
+
+def _plain(name: str) -> str:
+    """A name in quotes; letters that look like others as their numbers."""
+    return repr(name) if name.isascii() else f"{name!r} ({ascii(name)[1:-1]})"
 
 
 def row_texts(row: Row, columns: Sequence[str]) -> Texts:
@@ -233,15 +280,6 @@ def row_texts(row: Row, columns: Sequence[str]) -> Texts:
 
 def _cell_text(value: Any) -> str:
     return "\n".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def label_counts(rows: Sequence[Row], column: str) -> dict[str, int]:
-    """How often each label occurs, the most frequent first; each item of a list is a label."""
-    counts: Counter[str] = Counter()
-    for row in rows:
-        value = row.values.get(column)
-        counts.update(map(str, value) if isinstance(value, list | tuple) else (str(value),))
-    return dict(counts.most_common())
 
 
 def add_example_checks(
@@ -273,9 +311,10 @@ def summarize_checks(checks: dict[str, Any]) -> list[str]:
     """The checks in a few readable lines; only problems are listed."""
     sides = {n: s for n, s in checks.items() if isinstance(s, dict) and "duplicates" in s}
     lines = [line for name, side in sides.items() for line in _summarize_side(name, side)]
-    if mixed := checks.get("mixed_labels"):
-        several = f" and {len(mixed) - 1:,} more" if len(mixed) > 1 else ""
-        lines.append(f"one class each: {mixed[0]} as a number and as a text{several}")
+    if odd := checks.get("labels", []):
+        lines += odd[:_MAX_ODD]
+        if len(odd) > _MAX_ODD:
+            lines.append(f"and {len(odd) - _MAX_ODD:,} more of the labels")
     if checks["conflicts"]:
         lines.append(f"{checks['conflicts']:,} training texts occur with several labels")
     for key, words in (
@@ -303,6 +342,12 @@ def _summarize_side(name: str, side: Mapping[str, Any]) -> list[str]:
     lines = [f"{name}: {', '.join(parts)}{_summarize_labels(side)}"]
     if count := side.get("unlabelled", 0):
         lines.append(f"  {count:,} rows without a gold label are left out")
+    if name != "train" and side["rows"] < _FEW_ROWS:
+        few = f"{side['rows']} rows are" if side["rows"] > 1 else "1 row is"
+        lines.append(
+            f"  {few} few: one row is {100 / side['rows']:.0f} % of a score; validate on more "
+            "rows (data.valid), or compare several --seeds"
+        )
     return lines
 
 

@@ -24,6 +24,7 @@ _KINDS: dict[str, Kind] = {
     ".md": "text",
     ".raw": "text",
     **dict.fromkeys((".conll", ".bio", ".iob", ".iob2", ".bioes"), "conll"),
+    **dict.fromkeys((".conllu", ".conllup"), "conll"),
     **dict.fromkeys((".train", ".testa", ".testb"), "conll"),  # CoNLL-2002 and 2003: eng.testa
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -186,7 +187,7 @@ def _kind_of_name(path: str) -> Kind:
     if suffix not in _KINDS or (suffix == ".parquet" and name != whole):
         raise ConfigError(
             f"{path}: files of this kind are not supported",
-            "use txt, jsonl, csv, tsv or conll, also as .gz or .zst, or parquet",
+            "use txt, md, json, jsonl, csv, tsv, conll or conllu, also as .gz or .zst, or parquet",
         )
     return _KINDS[suffix]
 

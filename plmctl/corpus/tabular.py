@@ -8,12 +8,15 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl import hub
 from plmctl.corpus import sample
+from plmctl.corpus.cells import number_of
+from plmctl.corpus.conll import tagged_rows
 from plmctl.corpus.document import locate, read_lines
 from plmctl.corpus.remote import RemoteFile
 from plmctl.corpus.source import Source
@@ -92,16 +95,36 @@ def _json_rows(source: Source, start: int, end: int | None) -> Rows:
             values = _parse_json(line.text)
         except UnicodeEncodeError as error:
             raise _half_a_character(locate(source.path, start, line.number), error) from error
+        except _TwiceError as error:
+            raise DataError(f"{locate(source.path, start, line.number)}: {error}", _ONCE) from None
         except (ValueError, RecursionError) as error:
             where = locate(source.path, start, line.number)
-            raise DataError(f"{where}: not JSON: {error}", "one JSON object per line") from error
+            raise DataError(f"{where}: not JSON: {error}", _LINES) from error
         if not isinstance(values, dict):
             where = locate(source.path, start, line.number)
-            raise DataError(
-                f"{where}: a JSON {type(values).__name__}, not an object",
-                "one JSON object per line",
-            )
-        yield values, origin_of(source, start, line.offset, line.number)
+            raise DataError(f"{where}: a JSON {type(values).__name__}, not an object", _LINES)
+        origin = origin_of(source, start, line.offset, line.number)
+        if isinstance(values.get("qas"), list) and "question" not in values:
+            yield from _squad_paragraph(values, origin, str(values.get("title") or ""))
+        else:
+            yield values, origin
+
+
+_LINES = "one JSON object per line; if the whole file is one list of objects, name it .json"
+
+_ONCE = "which of the values counts? write each key once"
+
+
+class _TwiceError(ValueError):
+    """An object of JSON has a key twice; json.loads would keep the last value."""
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise _TwiceError(f"the key {twice!r} is here twice")
+    return values
 
 
 def _parse_json(text: str) -> Any:
@@ -109,10 +132,11 @@ def _parse_json(text: str) -> Any:
 
     Raises:
         UnicodeEncodeError: It has half of a surrogate pair, which is no text.
+        _TwiceError: An object has a key twice.
         ValueError: It is not JSON.
         RecursionError: It is nested too deeply.
     """
-    value = json.loads(text, parse_constant=_CONSTANTS.__getitem__)
+    value = json.loads(text, parse_constant=_CONSTANTS.__getitem__, object_pairs_hook=_distinct)
     if _SURROGATE.search(text):
         json.dumps(value, ensure_ascii=False).encode()
     return value
@@ -129,12 +153,12 @@ def _half_a_character(where: str, error: UnicodeEncodeError) -> DataError:
 def _csv_rows(source: Source) -> Rows:
     csv.field_size_limit(source.longest)  # a document may be a field
     lines = (line.text for line in read_lines(source.path, 0, source.longest))
-    # Tab-separated files do not quote: a single quote in a sentence is only a quote.
-    reader = (
-        csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        if source.kind == "tsv"
-        else csv.reader(lines, strict=True)
-    )
+    if source.kind == "csv":
+        reader = csv.reader(lines, strict=True)
+    elif _has_quoted_fields(source):
+        reader = csv.reader(lines, delimiter="\t", strict=True)
+    else:  # as GLUE's: a single quote in a sentence is only a quote
+        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     first = 1
     header: list[str] | None = None
     try:
@@ -147,7 +171,10 @@ def _csv_rows(source: Source) -> Rows:
             elif len(values) != len(header):
                 raise DataError(
                     f"{where}: {len(values)} fields where the header has {len(header)} columns",
-                    "quote fields with commas or line ends in them",
+                    "quote fields with commas or line ends in them"
+                    if source.kind == "csv"
+                    else "quotes count in a tsv file only if every quote in it is written as "
+                    "pandas and csv.writer do; write csv or jsonl",
                 )
             else:
                 yield dict(zip(header, values, strict=True)), where
@@ -155,6 +182,54 @@ def _csv_rows(source: Source) -> Rows:
         raise DataError(
             f"{source.name}:{reader.line_num}: {error}", "check the quotes of this row"
         ) from error
+
+
+_LOOKED_AT = 1_000_000  # lines of a tsv file that decide whether it has quoted fields
+
+
+def _has_quoted_fields(source: Source) -> bool:
+    """Whether a tsv file is written by pandas, csv.writer or R, which quote fields.
+
+    They quote a field if it has a tab, a quote or a line end, and double its quotes; or all texts;
+    or all fields. In other files, such as GLUE's, a quote is only a quote. A file is quoted if it
+    has quotes, and all of its rows are written in one of these ways.
+    """
+    raw: list[str] = []
+
+    def lines() -> Iterator[str]:
+        for line in read_lines(source.path, 0, source.longest):
+            raw.append(line.text)
+            yield line.text
+
+    some, ways = False, {0, 1, 2}
+    reader = csv.reader(lines(), delimiter="\t", strict=True)
+    try:
+        for values in reader:
+            text = "".join(raw).rstrip("\r\n")
+            raw.clear()
+            some = some or '"' in text
+            if '"' not in text:
+                ways &= {0}  # the quick way: a row has a text
+            elif values:
+                ways &= {way for way, row in enumerate(_ways_to_quote(values)) if row == text}
+            if not ways:
+                return False
+            if reader.line_num >= _LOOKED_AT:
+                break
+    except csv.Error:
+        return False
+    return some
+
+
+def _ways_to_quote(values: Sequence[str]) -> list[str]:
+    """A row of a tsv file with quotes where they are needed, around texts, around all fields."""
+    quoted = ['"' + value.replace('"', '""') + '"' for value in values]
+    needed = [bool(re.search(r'[\t\r\n"]', value)) for value in values]
+    texts = [number_of(value) is None for value in values]
+    return [
+        "\t".join(q if wanted else v for q, v, wanted in zip(quoted, values, which, strict=True))
+        for which in (needed, texts, [True] * len(values))
+    ]
 
 
 def _header(names: list[str], where: str) -> list[str]:
@@ -413,90 +488,53 @@ def _with_class_names(label: Any, known: list[str], where: str, column: str) -> 
     return known[label]
 
 
-# --- CoNLL columns: a word and its tags per line, a blank line between sentences ---
-
-
-_DOCSTART = "-DOCSTART-"  # starts a document in CoNLL-2003; it is not a word
-
-
-def tagged_rows(source: Source) -> Iterator[tuple[dict[str, Any], str]]:
-    """The sentences of a file, each with the line where it begins.
-
-    Columns are separated by tabs if a line has one, else by spaces. A row has lists of strings:
-    ``tokens`` (the first column), ``tags`` (the last one), and each column under its number, from
-    "0".
-
-    Raises:
-        DataError: A line with one column, or with another number of columns than the lines before.
-    """
-    lines: list[list[str]] = []
-    origin, width = "", 0
-    for line in read_lines(source.path, 0, source.longest):
-        cells = _conll_cells(line.text)
-        if not cells or cells[0] == _DOCSTART:
-            if lines:
-                yield _conll_row(lines), origin
-            lines = []
-            continue
-        where = f"{source.name}:{line.number}"
-        width = width or len(cells)
-        if width < 2:
-            text = source.kind == "text"
-            raise DataError(
-                f"{where}: {'a text file has no columns' if text else 'one column, and no tags'}",
-                "use csv, tsv or jsonl; or, for tagging, a word and its tag on each line",
-            )
-        if len(cells) != width:
-            raise DataError(
-                f"{where}: {len(cells)} columns where the lines before have {width}",
-                "put a word and its tags on each line, and a blank line between sentences",
-            )
-        origin = origin if lines else where
-        lines.append(cells)
-    if lines:
-        yield _conll_row(lines), origin
-
-
-def _conll_cells(line: str) -> list[str]:
-    # Only at ASCII spaces: some other spaces of Unicode are words in Chinese data.
-    bare = line.strip("\r\n")
-    if "\t" in bare.strip("\t "):
-        return bare.split("\t")
-    return [cell for cell in bare.strip("\t").split(" ") if cell]
-
-
-def _conll_row(lines: list[list[str]]) -> dict[str, Any]:
-    columns = [list(column) for column in zip(*lines, strict=True)]
-    numbered = {str(number): column for number, column in enumerate(columns)}
-    return {"tokens": columns[0], "tags": columns[-1], **numbered}
-
-
-# --- Reading comprehension as SQuAD publishes it: one JSON object whose ``data`` are articles ---
+# --- Whole files of JSON: a list of rows, or reading comprehension as SQuAD publishes it ---
 #
-# An article has paragraphs; a paragraph has a context and questions. A row is a question, with the
-# columns that ``datasets`` gives it: id, title, context, question, answers (text, answer_start) and
-# is_impossible. ``data`` may also be a list of such rows.
+# SQuAD's file is one object whose ``data`` are articles. An article has paragraphs; a paragraph has
+# a context and questions. A row is a question, with the columns that ``datasets`` gives it: id,
+# title, context, question, answers (text, answer_start) and is_impossible. ``data`` may also be a
+# list of paragraphs or of rows; and the file may be that list, or one article or paragraph.
+# CMRC 2018's own form has other names (context_text, query_text, query_id) and answers as texts.
 
 
 _SQUAD_FORMAT = "SQuAD's format: data, paragraphs, qas, answers"
 
+_JSON_FORMS = (
+    "write a list of objects, one per row; or SQuAD's nested form: "
+    '{"data": [{"paragraphs": [{"context": ..., "qas": [{"question": ..., "answers": [...]}]}]}]}; '
+    "pandas: table.to_json(file, orient='records')"
+)
+
 
 def is_nested(source: Source) -> bool:
-    """Whether a ``.json`` file is one object, not one object per line."""
+    """Whether a ``.json`` file is one list or object, not one object per line."""
     if ".json" not in source.path.suffixes:
         return False
     for line in read_lines(source.path, 0, source.longest):
         if line.text.strip():
             try:
                 first = _parse_json(line.text)
+            except _TwiceError:  # reported with its line
+                return False
             except (ValueError, RecursionError):
-                return line.text.strip() == "{" or _whole_json(source) is not None
-            return isinstance(first, dict) and isinstance(first.get("data"), list)
+                return line.text.strip() in ("{", "[", "[{") or _whole_json(source) is not None
+            return isinstance(first, list) or (isinstance(first, dict) and _is_whole(first))
     return False
 
 
+def _is_whole(value: dict[str, Any]) -> bool:
+    """Whether an object is a file as a whole and no row: SQuAD's parts, or a table by columns."""
+    paragraphs = value.get("paragraphs")
+    first = paragraphs[0] if isinstance(paragraphs, list) and paragraphs else None
+    if isinstance(value.get("data"), list) or (isinstance(first, dict) and "qas" in first):
+        return True
+    return bool(value) and all(
+        isinstance(column, dict) and "0" in column for column in value.values()
+    )
+
+
 def nested_rows(source: Source) -> Rows:
-    """The questions of a file, each with ``file: article/paragraph/question`` as its origin.
+    """The rows of a file, each with ``file: article/paragraph/question`` or so as its origin.
 
     Args:
         source: A source that ``is_nested``.
@@ -504,20 +542,27 @@ def nested_rows(source: Source) -> Rows:
     Raises:
         DataError: It is not JSON, or a part of it is missing or has another type.
     """
-    document = _whole_json(source)
+    document, name = _whole_json(source), source.name
     if document is None:
-        raise DataError(
-            f"{source.name}: the file as a whole is not JSON",
-            "write one JSON object per line, or one object with a list `data`, as SQuAD has it",
-        )
-    for number, entry in enumerate(_squad_list(document, "data", source.name), 1):
-        where = f"{source.name}: article {number}"
-        if isinstance(entry, dict) and "paragraphs" in entry:
-            yield from _squad_questions(entry, number, source.name)
-        elif isinstance(entry, dict):
-            yield entry, f"{source.name}: {entry.get('id', f'row {number}')}"
+        raise DataError(f"{name}: the file as a whole is not JSON", _LINES)
+    if isinstance(document, dict):
+        parts = {"paragraphs", "qas"} & set(document)
+        document = [document] if parts else document.get("data")
+    if not isinstance(document, list):
+        raise DataError(f"{name}: no list of rows, and no list 'data'", _JSON_FORMS)
+    for number, entry in enumerate(document, 1):
+        if not isinstance(entry, dict):
+            what = f"{name}: entry {number} is a {type(entry).__name__}, not an object"
+            raise DataError(what, _JSON_FORMS)
+        title = str(entry.get("title") or f"article {number}")
+        if "paragraphs" in entry:
+            paragraphs = _squad_list(entry, "paragraphs", f"{name}: {title}")
+            for place, paragraph in enumerate(paragraphs, 1):
+                yield from _squad_paragraph(paragraph, f"{name}: {title}/{place}", title)
+        elif "qas" in entry:
+            yield from _squad_paragraph(entry, f"{name}: {number}", title)
         else:
-            raise DataError(f"{where}: a {type(entry).__name__}, not an object")
+            yield entry, f"{name}: {entry.get('id', f'row {number}')}"
 
 
 def _whole_json(source: Source) -> Any:
@@ -531,29 +576,31 @@ def _whole_json(source: Source) -> Any:
         return _parse_json(text)
     except UnicodeEncodeError as error:
         raise _half_a_character(source.name, error) from error
+    except _TwiceError as error:
+        raise DataError(f"{source.name}: {error}", _ONCE) from None
     except (ValueError, RecursionError):
         return None
 
 
-def _squad_questions(article: dict[str, Any], number: int, name: str) -> Rows:
-    title = str(article.get("title") or f"article {number}")
-    for place, paragraph in enumerate(_squad_list(article, "paragraphs", f"{name}: {title}"), 1):
-        where = f"{name}: {title}/{place}"
-        context = _squad_text(paragraph, "context", where)
-        for question in _squad_list(paragraph, "qas", where):
-            label = question.get("id") if isinstance(question, dict) else None
-            origin = f"{where}/{label}"
-            yield (
-                {
-                    "id": str(label),
-                    "title": title,
-                    "context": context,
-                    "question": _squad_text(question, "question", origin),
-                    "answers": _squad_answers(question, origin),
-                    "is_impossible": bool(question.get("is_impossible", False)),
-                },
-                origin,
-            )
+def _squad_paragraph(paragraph: Any, where: str, title: str) -> Rows:
+    """The questions about a context."""
+    context = _squad_text(paragraph, ("context", "context_text"), where)
+    for question in _squad_list(paragraph, "qas", where):
+        label = None
+        if isinstance(question, dict):
+            label = next((question[k] for k in ("id", "query_id", "qid") if k in question), None)
+        origin = f"{where}/{label}"
+        yield (
+            {
+                "id": str(label),
+                "title": title,
+                "context": context,
+                "question": _squad_text(question, ("question", "query_text"), origin),
+                "answers": _squad_answers(question, origin),
+                "is_impossible": bool(question.get("is_impossible", False)),
+            },
+            origin,
+        )
 
 
 def _squad_answers(question: dict[str, Any], origin: str) -> dict[str, list[Any]] | None:
@@ -562,7 +609,8 @@ def _squad_answers(question: dict[str, Any], origin: str) -> dict[str, list[Any]
         return None
     columns: dict[str, list[Any]] = {"text": [], "answer_start": []}
     for answer in _squad_list(question, "answers", origin):
-        columns["text"].append(_squad_text(answer, "text", f"{origin}: an answer"))
+        answer = {"text": answer} if isinstance(answer, str) else answer
+        columns["text"].append(_squad_text(answer, ("text",), f"{origin}: an answer"))
         columns["answer_start"].append(answer.get("answer_start"))
     return columns
 
@@ -574,7 +622,9 @@ def _squad_list(values: Any, key: str, where: str) -> list[Any]:
     return value
 
 
-def _squad_text(values: Any, key: str, where: str) -> str:
+def _squad_text(values: Any, keys: Sequence[str], where: str) -> str:
+    """The text of the first of these keys that there is."""
+    key = next((key for key in keys if isinstance(values, dict) and key in values), keys[0])
     value = values.get(key) if isinstance(values, dict) else None
     if not isinstance(value, str):
         raise DataError(f"{where}: no text {key!r}", _SQUAD_FORMAT)

@@ -63,9 +63,14 @@ def interval(
 def uncertainty(function: Function, predictions: Rows, references: Rows) -> dict[str, float]:
     """The uncertainty of a metric: ``spread_of`` 1,000 draws; arguments as ``interval``.
 
+    Returns:
+        Nothing of a single row, which says nothing of others.
+
     Raises:
         DataError: As ``interval``.
     """
+    if len(references) == 1:
+        return {}
     return spread_of(_drawn(function, predictions, references, _SEED, 1_000))
 
 
@@ -87,6 +92,8 @@ def uncertainty_of_counts(
     total, classes = int(matrix.sum()), len(matrix)
     if not total:
         raise DataError("nothing to score: there are no predictions")
+    if total == 1:
+        return {}
     generator = np.random.Generator(np.random.Philox(_SEED))
     results: dict[str, list[Floats]] = {name: [] for name in functions}
     for _ in range(10):  # in pieces: a thousand matrices of a hundred classes are large
@@ -115,6 +122,8 @@ def with_interval(
 ) -> dict[str, Any]:
     """Metrics with the 95 % interval of one of them, ``<name>_low`` and ``<name>_high``, after it.
 
+    A single row has no interval.
+
     Args:
         metrics: All of them, by name.
         name: One of them.
@@ -122,6 +131,8 @@ def with_interval(
         predictions: [N].
         references: [N].
     """
+    if len(references) == 1:
+        return dict(metrics)
     low, high = interval(function, predictions, references, _SEED)
     ends = {f"{name}_low": low, f"{name}_high": high}
     results: dict[str, Any] = {}

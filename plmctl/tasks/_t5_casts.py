@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from plmctl.corpus.cells import label_name, number_of
 from plmctl.errors import DataError
 
 # --- The casts ---
@@ -118,11 +119,15 @@ def label_of(name: str, value: Any, origin: str) -> str:
     labels = CASTS[name].labels
     if name == "stsb":
         return _similarity(value, origin)
-    number = int(value) if str(value).isdigit() else -1
+    try:
+        written = label_name(value)
+    except ValueError:
+        written = ""
+    number = int(written) if written.isascii() and written.isdigit() else -1
     if 0 <= number < len(labels):
         return labels[number]
-    if value in labels:
-        return str(value)
+    if written in labels:
+        return written
     known = ", ".join(f"{number} ({label})" for number, label in enumerate(labels))
     raise DataError(
         f"{origin}: label {value!r} is none of {name}'s: {known}", "test rows have no labels"
@@ -131,8 +136,8 @@ def label_of(name: str, value: Any, origin: str) -> str:
 
 def _similarity(value: Any, origin: str) -> str:
     """STS-B's similarity to the nearest fifth, with one decimal."""
-    number = _number(str(value))
-    if not 0 <= number <= 5:
+    number = number_of(value)
+    if number is None or not 0 <= number <= 5:
         raise DataError(f"{origin}: similarity {value!r} is no number from 0 to 5")
     return f"{round(number * 5) / 5:.1f}"
 

@@ -22,6 +22,7 @@ from pydantic import AfterValidator
 from plmctl import registry
 from plmctl.arrays import Ints
 from plmctl.config.base import TaskConfig, Text
+from plmctl.corpus.cells import MISSING, label_name, text_name, written_value
 from plmctl.errors import ConfigError, DataError, nearest
 from plmctl.files import read_json
 from plmctl.metrics import modules, statistics
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from plmctl.corpus.labelled import Row
+    from plmctl.corpus.labelled import Labels, Row
     from plmctl.models.batch import Batch
     from plmctl.models.load import Start
     from plmctl.models.network import Network
@@ -144,10 +145,17 @@ class Task(ABC, Generic[C]):
         """Rows that are equal in these columns are never split between training and validation."""
         return self.text_columns()
 
-    @property
-    def label_column(self) -> str | None:
-        """The column of the labels, if the head has one output per label."""
-        return None
+    has_labels: ClassVar[bool] = False
+    """Whether the head has one output per label."""
+
+    def labels_of(self, rows: Sequence[Row], labels: tuple[str, ...]) -> list[Labels]:
+        """The labels of each row as they are written, and their names; nothing: it has none.
+
+        Args:
+            rows: Rows with labels.
+            labels: By id, those of the training rows.
+        """
+        return []
 
     def is_labelled(self, row: Row) -> bool:
         """Whether a row is trained on and scored; rows without a gold label are not."""
@@ -495,32 +503,12 @@ def text_cell(row: Row, column: str) -> str:
     """The value of a column, as text.
 
     Raises:
-        DataError: No such column, or a list in it.
+        DataError: No such column, or a list or bytes in it.
     """
     value = row.cell(column)
-    if isinstance(value, list | dict):
+    if isinstance(value, list | dict | bytes):
         raise DataError(
             f"{row.origin}: column {column!r} holds a {type(value).__name__}, not a text"
-        )
-    return str(value)
-
-
-def label_cell(row: Row, column: str) -> str:
-    """The one label of a row.
-
-    Raises:
-        DataError: No such column, nothing in it, or several labels.
-    """
-    value = "" if row.values.get(column, "") is None else row.cell(column)
-    if isinstance(value, list | dict):
-        raise DataError(
-            f"{row.origin}: column {column!r} holds a {type(value).__name__}, not one label",
-            "rows with several labels: task.problem=multi_label",
-        )
-    if not str(value).strip():
-        raise DataError(
-            f"{row.origin}: column {column!r} is empty; expected a label",
-            "to leave rows without a label out: task.unlabelled=drop",
         )
     return str(value)
 
@@ -529,7 +517,59 @@ Unlabelled = Literal["refuse", "drop", "keep"]
 
 _MARKS = ("-", "-1")
 
-_MISSING = object()
+_ABSENT = object()
+
+
+def label_cell(row: Row, column: str, unlabelled: Unlabelled | None = None) -> str:
+    """The name of the one label of a row.
+
+    Args:
+        row: A row.
+        column: The column of its label.
+        unlabelled: keep: the text ``nan`` and its like are names, too; None: no label has a name.
+
+    Raises:
+        DataError: No such column, nothing in it, several labels, or a value that is no label.
+    """
+    value = "" if row.values.get(column, "") is None else row.cell(column)
+    where = f"{row.origin}: column {column!r}"
+    several = isinstance(value, list | dict)
+    if several or (isinstance(value, str) and written_value(value) is not None):
+        what = f"a {type(value).__name__}" if several else f"{value:.60}"
+        raise DataError(
+            f"{where} holds {what}, not one label",
+            "rows with several labels, or vectors of 0 and 1: task.problem=multi_label"
+            if unlabelled
+            else "expected the number or the letter of the right option",
+        )
+    name = name_of(value, where)
+    if not name or (name in MISSING and unlabelled != "keep"):
+        kept = f"; if {name!r} is a label: task.unlabelled=keep" if name and unlabelled else ""
+        raise DataError(
+            f"{where} is {f'{name!r}, no value' if name else 'empty'}; expected a label",
+            f"to leave rows without a label out: task.unlabelled=drop{kept}",
+        )
+    return name
+
+
+def name_of(value: Any, where: str) -> str:
+    """The name of a label; errors begin with ``where``.
+
+    Raises:
+        DataError: It is of a type that no label has.
+    """
+    try:
+        return label_name(value)
+    except ValueError as error:
+        raise DataError(
+            f"{where} holds {error}, not a label", "write labels as texts or whole numbers"
+        ) from None
+
+
+def label_ids(labels: Sequence[str]) -> dict[str, int]:
+    """The id of each name of a label; the labels of a model may be written in another form."""
+    ids = {text_name(label): number for number, label in enumerate(labels)}
+    return ids | {label: number for number, label in enumerate(labels)}
 
 
 def has_label(row: Row, column: str, problem: str = "single_label") -> bool:
@@ -537,10 +577,15 @@ def has_label(row: Row, column: str, problem: str = "single_label") -> bool:
 
     Of several labels, none is an answer too; a number may be -1.
     """
-    value = row.values.get(column, _MISSING)
-    if value is None or problem == "multi_label":
-        return value is not None
-    label = str(value).strip()
+    value = row.values.get(column, _ABSENT)
+    try:
+        label = label_name(value)
+    except ValueError:  # a list, or what is reported when it is read
+        return True
+    if label in MISSING or (not label and not isinstance(value, str)):
+        return False
+    if problem == "multi_label":
+        return True
     return label not in ("", "-") and (label != "-1" or problem == "regression")
 
 
@@ -561,7 +606,7 @@ def refuse_marks(rows: Sequence[Row], column: str, labels: Collection[str]) -> N
     ambiguous = len(others) > 1 and not any(label.startswith("-") for label in others)
     for mark in _MARKS if ambiguous else _MARKS[:1]:
         if mark in labels:
-            having = [row for row in rows if str(row.values.get(column)) == mark]
+            having = [row for row in rows if text_name(str(row.values.get(column))) == mark]
             raise DataError(
                 f"{having[0].origin}: column {column!r}: {mark!r}, which {len(having):,} training "
                 "rows have, means no label in SNLI, OCNLI and test sets",

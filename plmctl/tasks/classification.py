@@ -11,7 +11,7 @@ published code also goes over the position table).
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from plmctl.errors import ConfigError, DataError, listed, nearest
+from plmctl.config.base import Text
+from plmctl.corpus.cells import (
+    MISSING,
+    are_vectors,
+    as_bit,
+    in_brackets,
+    look_alikes_of,
+    number_of,
+    text_name,
+    written_value,
+)
+from plmctl.errors import ConfigError, DataError, did_you_mean, listed, nearest
 from plmctl.formatting import format_value
 from plmctl.metrics import classification as metrics
 from plmctl.metrics import statistics
@@ -45,6 +56,8 @@ from plmctl.tasks.base import (
     Use,
     has_label,
     label_cell,
+    label_ids,
+    name_of,
     refuse_marks,
     required,
     rows_with_text,
@@ -56,7 +69,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from plmctl.corpus.labelled import Row
+    from plmctl.corpus.labelled import Labels, Row
     from plmctl.models.batch import Batch
     from plmctl.models.load import Start
     from plmctl.models.network import Network
@@ -71,16 +84,22 @@ class Config(ScoredConfig):
     COLUMNS: ClassVar[tuple[str, ...]] = ("text", "label")
 
     name: Literal["classification"] = "classification"
-    text: str | tuple[str, str] = "text"
+    text: Text | tuple[Text, Text] = "text"
     """Column of the text; two columns for a pair. Or a text with columns in braces, as in
     `"Question: {question} Answer: {answer}"`; `{target.name}` is a field of a column."""
-    label: str = "label"
-    """Column of the label: a name or a number; of several labels: a list, or names in one text."""
+    label: Text | tuple[Text, ...] = "label"
+    """Column of the label: a name or a number; of several labels: a list, names in one text, or a
+    vector of 0 and 1. multi_label only: a list of columns, each with 0 or 1; its name is that of
+    the label."""
+    labels: tuple[str, ...] = ()
+    """multi_label only: the names of the places of vectors of 0 and 1, in order. Empty: their
+    numbers, from 0."""
     problem: Problem = "single_label"
     """multi_label: a row has any number of labels; regression: the label is a number."""
     unlabelled: Unlabelled = "refuse"
-    """Rows without a gold label: an empty one, `-` (OCNLI), or -1 (SNLI, test rows). drop: leave
-    them out of training and scoring, and report how many; keep: `-` and -1 are ordinary labels."""
+    """Rows without a gold label: an empty one, `nan`, `None` and what else programs write for no
+    value, `-` (OCNLI), or -1 (SNLI, test rows). drop: leave them out of training and scoring, and
+    report how many; keep: all but the empty one are ordinary labels."""
     separator: str = Field(default=",", min_length=1)
     """multi_label only: what separates the labels of a row in one text."""
     threshold: float = Field(default=0.5, gt=0, lt=1)
@@ -111,7 +130,14 @@ class Config(ScoredConfig):
             raise ValueError("both_orders is for pairs: name two columns under `text`")
         if isinstance(self.class_weights, dict) and min(self.class_weights.values(), default=1) < 0:
             raise ValueError("class_weights: a weight is 0 or more")
+        if self.problem != "multi_label" and (self.labels or not isinstance(self.label, str)):
+            raise ValueError("labels, and several columns under `label`, are for multi_label")
         return self
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The column of the label, or one for each."""
+        return (self.label,) if isinstance(self.label, str) else self.label
 
 
 # --- The task ---
@@ -127,10 +153,18 @@ class Classification(Task[Config], config=Config):
         text = self.config.text
         return (text,) if isinstance(text, str) else text
 
-    @property
-    def label_column(self) -> str:
-        """The column of the label."""
-        return self.config.label
+    has_labels = True
+
+    def labels_of(self, rows: Sequence[Row], labels: tuple[str, ...]) -> list[Labels]:
+        """The label of each row, or all of them; none for regression."""
+        config = self.config
+        if config.problem == "multi_label":
+            targets = label_targets(config, rows, labels)
+            return [[(labels[k], labels[k]) for k in np.flatnonzero(row)] for row in targets]
+        if config.problem == "regression":
+            return [[] for _ in rows]
+        column = config.label_columns[0]
+        return [[(row.values[column], label_cell(row, column, config.unlabelled))] for row in rows]
 
     def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
         """The most probable labels; of regression the number."""
@@ -141,7 +175,9 @@ class Classification(Task[Config], config=Config):
     def is_labelled(self, row: Row) -> bool:
         """False for the rows that ``unlabelled: drop`` leaves out."""
         config = self.config
-        return config.unlabelled != "drop" or has_label(row, config.label, config.problem)
+        return config.unlabelled != "drop" or all(
+            has_label(row, column, config.problem) for column in config.label_columns
+        )
 
     def labels(self, rows: Sequence[Row]) -> tuple[str, ...]:
         """The labels of the training rows, in order; none for regression.
@@ -151,7 +187,7 @@ class Classification(Task[Config], config=Config):
         """
         names = label_names(self.config, rows)
         if self.config.unlabelled == "refuse" and self.config.problem == "single_label":
-            refuse_marks(rows, self.config.label, names)
+            refuse_marks(rows, self.config.label_columns[0], names)
         return names
 
     def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
@@ -410,7 +446,7 @@ class ClassificationExamples(SequenceExamples[Config]):
 # --- The labels of rows ---
 
 
-_MOST_LABELS = 10_000
+_MOST_LABELS, _MOST_DECIMALS = 10_000, 100
 
 
 def label_names(config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -426,41 +462,80 @@ def label_names(config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
     if config.problem == "regression":
         return ()
     if config.problem == "multi_label":
-        names = {name for row in rows for name in label_cells(row, config.label, config.separator)}
-    else:
-        names = {label_cell(row, config.label) for row in rows}
-        refuse_equal_numbers(rows, config.label)
-    if len(names) < (1 if config.problem == "multi_label" else 2):
+        return _names_of_several(config, rows)
+    column = config.label_columns[0]
+    names = {label_cell(row, column, config.unlabelled) for row in rows}
+    refuse_equal_numbers(rows, column)
+    return _checked_names(names, 2)
+
+
+def _names_of_several(config: Config, rows: Sequence[Row]) -> tuple[str, ...]:
+    if not isinstance(config.label, str):
+        return config.label
+    lists = [label_list(row, config.label, config.separator) for row in rows]
+    if not are_vectors(lists):
+        if config.labels:
+            raise ConfigError(
+                "task.labels names the places of vectors of 0 and 1, and these rows have other "
+                "labels",
+                "leave it out",
+            )
+        texts = {str(one[0]) for one in lists if len(one) == 1}
+        if len(texts) > 1 and all(re.fullmatch("[01]{2,}", text) for text in texts):
+            raise DataError(
+                f"{rows[0].origin}: column {config.label!r}: {min(texts)} looks like a vector of 0 "
+                "and 1",
+                "write it as [0, 1, 0], or as 0,1,0",
+            )
+        both = zip(rows, lists, strict=True)
+        return _checked_names({name for row, of in both for name in list_names(row, config, of)}, 1)
+    size = max(map(len, lists))
+    if config.labels and len(config.labels) != size:
+        raise ConfigError(
+            f"task.labels has {len(config.labels)} names, and the vectors of 0 and 1 in column "
+            f"{config.label!r} have {size} places",
+            "name each place, in order",
+        )
+    return config.labels or tuple(map(str, range(size)))
+
+
+def _checked_names(names: set[str], least: int) -> tuple[str, ...]:
+    if len(names) < least:
         raise DataError(
             f"the training rows have one label only, {next(iter(names), 'none')!r}",
             "classification needs two labels or more",
         )
-    if len(names) > _MOST_LABELS:
+    decimals = {name for name in names if number_of(name) is not None and "." in name}
+    most = _MOST_DECIMALS if len(decimals) > len(names) / 2 else _MOST_LABELS
+    if len(names) > most:
+        what = f"labels that are decimals, such as {min(decimals)}" if decimals else "labels"
         raise DataError(
-            f"the training rows have {len(names):,} labels; at most {_MOST_LABELS:,} are supported",
-            "name the column of the label with `task.label`; if it is a number to predict, set "
-            "`task.problem: regression`",
+            f"the training rows have {len(names):,} {what}; at most {most:,} are supported",
+            "if it is a number to predict, set `task.problem: regression`; or name the column of "
+            "the label with `task.label`",
         )
     return in_order(names)
 
 
 def refuse_equal_numbers(rows: Sequence[Row], column: str) -> None:
-    """Refuse numbers that are equal and would be two classes, such as 5 and 5.0, or 1 and true.
+    """Refuse true beside 1, or false beside 0: numbers that are equal and would be two classes.
 
-    A number and its text, 5 and "5", are one class: csv has only texts.
+    1, 1.0 and their texts are one class.
 
     Raises:
-        DataError: There are such numbers; with the row of the second.
+        DataError: There are such values; with the row of the second.
     """
-    names: dict[float, str] = {}
+    seen: dict[float, tuple[bool, Any]] = {}
     for row in rows:
         value = row.values.get(column)
-        if isinstance(value, int | float) and names.setdefault(value, str(value)) != str(value):
-            raise DataError(
-                f"{row.origin}: column {column!r}: {value}, where other rows have "
-                f"{names[value]}: they would be two classes",
-                "write all labels in the same way",
-            )
+        if isinstance(value, int | float):
+            kind, first = seen.setdefault(value, (isinstance(value, bool), value))
+            if kind != isinstance(value, bool):
+                raise DataError(
+                    f"{row.origin}: column {column!r}: {value}, where other rows have {first}: "
+                    "they would be two classes",
+                    "write all labels in the same way",
+                )
 
 
 def label_targets(config: Any, rows: Sequence[Row], labels: Sequence[str]) -> NDArray[Any]:
@@ -474,39 +549,107 @@ def label_targets(config: Any, rows: Sequence[Row], labels: Sequence[str]) -> ND
     Raises:
         DataError: A label that the training rows do not have, or one that is no number.
     """
-    ids = {name: place for place, name in enumerate(labels)}
+    ids = label_ids(labels)
+    column = config.label_columns[0]
     if config.problem == "regression":
-        numbers = [number_cell(row, config.label) for row in rows]
+        numbers = [number_cell(row, column) for row in rows]
         return np.array(numbers, dtype=np.float32)
     if config.problem == "single_label":
-        names = [label_cell(row, config.label) for row in rows]
-        targets = [
-            label_id(name, ids, row, config.label) for name, row in zip(names, rows, strict=True)
-        ]
+        names = [label_cell(row, column, config.unlabelled) for row in rows]
+        targets = [label_id(name, ids, row, column) for name, row in zip(names, rows, strict=True)]
         return np.array(targets, dtype=np.int64)
+    if not isinstance(config.label, str):
+        if len(config.label) != len(labels):
+            raise ConfigError(
+                f"{len(config.label)} columns of labels, and {len(labels)} labels: "
+                f"{listed(labels)}",
+                "name the column of each label, in this order",
+            )
+        bits = [[bit_cell(row, name) for name in config.label] for row in rows]
+        return np.array(bits, dtype=np.float32)
+    lists = [label_list(row, column, config.separator) for row in rows]
     there = np.zeros((len(rows), len(labels)), dtype=np.float32)
-    for place, row in enumerate(rows):
-        for name in label_cells(row, config.label, config.separator):
-            there[place, label_id(name, ids, row, config.label)] = 1
+    # Only if each place is known to be that label: in the order of names it would be a guess.
+    by_place = tuple(labels) in (config.labels, tuple(map(str, range(len(labels)))))
+    vectors = by_place and are_vectors(lists) and max(map(len, lists)) == len(labels)
+    for place, (row, values) in enumerate(zip(rows, lists, strict=True)):
+        if vectors:
+            there[place] = [as_bit(value) for value in values] or 0
+            continue
+        for name in list_names(row, config, values):
+            there[place, label_id(name, ids, row, column)] = 1
     return there
 
 
-def label_cells(row: Row, column: str, separator: str) -> tuple[str, ...]:
-    """The labels of a row, none among them: a list, or names with a separator between them.
+def bit_cell(row: Row, column: str) -> int:
+    """0 or 1, where each label has a column.
 
     Raises:
-        DataError: No such column, or something else in its list.
+        DataError: No such column, or something else in it.
     """
     value = row.cell(column)
-    names = value if isinstance(value, list) else str(value).split(separator)
-    for name in names:
-        if not isinstance(name, str | int | float):
+    bit = as_bit(value)
+    if bit is None:
+        raise DataError(
+            f"{row.origin}: column {column!r}: {value!r:.60}; a column of one label has 0 or 1",
+            "a single column with all labels of a row: task.label=COLUMN",
+        )
+    return bit
+
+
+def label_list(row: Row, column: str, separator: str) -> list[Any]:
+    """What stands in the column of the labels of a row, as a list; empty: none.
+
+    A text may be a list as JSON, Python or NumPy write it, or have names with a separator between
+    them. ``{name: 0 or 1}`` is the list of the names with 1.
+
+    Raises:
+        DataError: No such column, or something else in it.
+    """
+    value, where = row.cell(column), f"{row.origin}: column {column!r}"
+    if isinstance(value, str):
+        read = written_value(value)
+        if read is None and in_brackets(value):
             raise DataError(
-                f"{row.origin}: column {column!r}: a label is "
-                + ("null" if name is None else f"{name!r:.80}"),
-                "expected a list of names; an empty list is no label",
+                f"{where}: {value:.60} looks like a list, and cannot be read as one",
+                """write ["a", "b"], or a,b without brackets""",
             )
-    return tuple(dict.fromkeys(name for name in (str(n).strip() for n in names) if name))
+        value = value.split(separator) if read is None else read
+    if isinstance(value, dict):
+        bits = {name: as_bit(bit) for name, bit in value.items()}
+        if None in bits.values():
+            raise DataError(f"{where}: {value!r:.80}", "expected 0 or 1 for each name, or a list")
+        value = [name for name, bit in bits.items() if bit]
+    return value if isinstance(value, list) else [value]
+
+
+def list_names(row: Row, config: Config, values: Sequence[Any]) -> tuple[str, ...]:
+    """The names of a row's labels, each once.
+
+    Raises:
+        DataError: A value that is no label, or a number twice, as in a vector.
+    """
+    where = f"{row.origin}: column {config.label_columns[0]!r}"
+    for value in values:
+        if value is None or value != value:
+            raise DataError(
+                f"{where}: a label is null", "expected a list of names; an empty list is no label"
+            )
+    names = [name_of(value, where) for value in values]
+    for name in names:
+        if name in MISSING and config.unlabelled != "keep":
+            raise DataError(
+                f"{where} has {name!r}, no value; expected labels",
+                "to leave rows without a label out: task.unlabelled=drop; if it is a label: "
+                "task.unlabelled=keep",
+            )
+    numbers = [name for name in names if number_of(name) is not None]
+    if len(set(numbers)) < len(numbers) or any("." in name for name in numbers):
+        raise DataError(
+            f"{where}: {list(values)!r:.80} is no list of labels",
+            "expected names, or vectors of 0 and 1 with the same number of places in each row",
+        )
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -519,11 +662,8 @@ def number_cell(row: Row, column: str) -> float:
         DataError: No such column, or something else in it.
     """
     value = row.cell(column)
-    try:
-        number = math.nan if isinstance(value, bool | list | dict) else float(value)
-    except (TypeError, ValueError, OverflowError):  # a whole number of 400 digits is no float
-        number = math.nan
-    if not abs(number) < _LARGEST:
+    number = number_of(value)
+    if number is None or abs(number) >= _LARGEST:
         raise DataError(
             f"{row.origin}: column {column!r}: {value!r:.80} is no number; "
             "regression expects one such as 3.8",
@@ -539,10 +679,13 @@ def label_id(name: str, ids: Mapping[str, int], row: Row, column: str) -> int:
         DataError: It is not among the training labels.
     """
     if name not in ids:
+        number = number_of(name) is not None and "." in name
         raise DataError(
             f"{row.origin}: column {column!r}: label {name!r} is not among the training labels: "
-            f"{listed(ids)}",
-            "fix the row, or add training rows with that label",
+            f"{listed(ids)}{did_you_mean(look_alikes_of(name, ids))}",
+            "if it is a number to predict, set `task.problem: regression`"
+            if number
+            else "fix the row, or add training rows with that label",
         )
     return ids[name]
 
@@ -571,9 +714,10 @@ def positive_label(positive: str | Sequence[str] | None, labels: Sequence[str]) 
     if positive is None:
         return None
     wanted = [positive] if isinstance(positive, str) else list(positive)
+    ids = label_ids(labels)
     for name in wanted:
-        if name in labels:
-            return name
+        if (number := ids.get(name, ids.get(text_name(name)))) is not None:
+            return labels[number]
     known = nearest(wanted[0], labels) if wanted else ""
     raise ConfigError(f"task.positive: no label {', '.join(map(repr, wanted))}{known}")
 
@@ -628,7 +772,13 @@ def multi_label_weights(
 
 
 def _named_weights(weights: Mapping[str, float], labels: Sequence[str]) -> NDArray[np.float32]:
-    for name in weights:
-        if name not in labels:
+    ids = label_ids(labels)
+    named = np.ones(len(labels), dtype=np.float32)
+    for name, weight in weights.items():
+        number = ids.get(name, ids.get(text_name(name)))
+        if number is None:
             raise ConfigError(f"task.class_weights: no label {name!r}{nearest(name, labels)}")
-    return np.array([weights.get(label, 1.0) for label in labels], dtype=np.float32)
+        named[number] = weight
+    if not named.any():
+        raise ConfigError("task.class_weights: every weight is 0", "then nothing is learned")
+    return named

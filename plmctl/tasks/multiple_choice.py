@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from plmctl.corpus.cells import written_value
 from plmctl.corpus.labelled import Row
 from plmctl.errors import ConfigError, DataError
 from plmctl.metrics.classification import accuracy
@@ -281,6 +282,8 @@ def item_of(config: Any, row: Row) -> Item:
     """
     if isinstance(config.options, str):
         cell = row.cell(config.options)
+        read = written_value(cell) if isinstance(cell, str) else None
+        cell = cell if read is None else read
         if not isinstance(cell, list | tuple):
             raise DataError(
                 f"{row.origin}: column {config.options!r} holds a {type(cell).__name__}; "
@@ -325,14 +328,13 @@ def right_option(config: Any, row: Row) -> int:
         DataError: Neither a number nor a letter of one of the options.
     """
     count = len(item_of(config, row)[2])
-    label = label_cell(row, config.label).strip()
+    label = label_cell(row, config.label)
     letter = len(label) == 1 and "A" <= label.upper() <= "Z"
-    whole = label.removesuffix(".0")  # as tables with gaps have their numbers
     number = -1
     if letter:
         number = ord(label.upper()) - ord("A")
-    elif whole.isascii() and whole.isdigit():
-        number = int(whole) - config.count_from
+    elif label.isascii() and label.isdigit():
+        number = int(label) - config.count_from
     if not 0 <= number < count:
         numbers = f"{config.count_from} to {count - 1 + config.count_from}"
         raise DataError(

@@ -14,7 +14,7 @@ Sources: google-research/bert, run_squad.py; google-research/albert, squad_utils
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +26,7 @@ from pydantic import Field
 
 from plmctl import hub
 from plmctl.arrays import Ints, padded
+from plmctl.corpus.cells import number_of, written_value
 from plmctl.errors import ConfigError, DataError
 from plmctl.examples.windows import (
     Windows,
@@ -786,27 +787,37 @@ def answers_in(row: Row, column: str) -> list[tuple[str, int | None]]:
         DataError: No such column, or one of another form.
     """
     cell = row.cell(column)
-    texts: Any
-    starts: Any
+    if isinstance(cell, str) and (read := written_value(cell)) is not None:
+        cell = read
+    texts: Any = None
+    starts: Any = None
     if isinstance(cell, dict):
         texts, starts = cell.get("text"), cell.get("answer_start")
+        if isinstance(texts, str):
+            texts, starts = [texts], [starts]
     elif isinstance(cell, list) and all(isinstance(answer, dict) for answer in cell):
         texts = [answer.get("text") for answer in cell]
         starts = [answer.get("answer_start") for answer in cell]
-    else:
-        texts = starts = None
+    elif isinstance(cell, list):  # texts alone, as in CMRC 2018's own form
+        texts = cell
     starts = [None] * len(texts) if isinstance(texts, list) and starts is None else starts
     right = isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts)
-    right = right and all(isinstance(text, str) for text in texts)
-    if not right or any(isinstance(start, float) and not math.isfinite(start) for start in starts):
+    if not right or not all(isinstance(text, str) for text in texts):
         raise DataError(
             f"{row.origin}: column {column!r} has no answers in SQuAD's form",
             'expected {"text": ["Paris"], "answer_start": [17]}, with empty lists for no answer',
         )
-    return [
-        (text, int(start) if isinstance(start, int | float) else None)
-        for text, start in zip(texts, starts, strict=True)
-    ]
+    answers: list[tuple[str, int | None]] = []
+    for text, start in zip(texts, starts, strict=True):
+        number = number_of(start)
+        if start is not None and (number is None or number != int(number)):
+            raise DataError(
+                f"{row.origin}: column {column!r}: answer_start is {start!r:.60}",
+                "expected the number of the character that the answer starts at, from 0; without "
+                "answer_start the answer is looked for",
+            )
+        answers.append((text, None if number is None else int(number)))
+    return answers
 
 
 def place_of(
@@ -817,12 +828,15 @@ def place_of(
     Args:
         context: Where it is.
         answer: Its text.
-        start: The character that it starts at.
+        start: The character that it starts at; None: where it is, if that is one place.
         alone: The answer's own pieces where a piece is a part of one word (WordPiece); None where
             pieces are to be found by their characters.
     """
     if start is None:
-        return f"answer {answer!r} has no answer_start"
+        count = len(re.findall(f"(?={re.escape(answer)})", context.text))
+        if count != 1:
+            return f"answer {_shortened(answer)} has no answer_start, and is {count} times there"
+        start = context.text.index(answer)
     covered = covering(context.text, context.words, answer, start)
     if covered is None:
         there = context.text[max(0, start) : max(0, start) + len(answer)]

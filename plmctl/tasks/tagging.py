@@ -8,6 +8,7 @@ transformers: dropout and a linear layer on each piece; ``layers: mix`` and ELMo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -16,7 +17,8 @@ import numpy as np
 from pydantic import model_validator
 
 from plmctl.arrays import Ints, lengths_of, padded
-from plmctl.errors import ConfigError, DataError
+from plmctl.corpus.cells import look_alikes_of, text_name, written_value
+from plmctl.errors import ConfigError, DataError, did_you_mean
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.spans import Scheme, is_entity_tag
 from plmctl.models.base import IGNORE
@@ -32,6 +34,7 @@ from plmctl.tasks.base import (
     Use,
     as_batch,
     learnable,
+    name_of,
     required,
 )
 
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from plmctl.corpus.labelled import Row
+    from plmctl.corpus.labelled import Labels, Row
     from plmctl.models.batch import Batch
     from plmctl.models.load import Start
     from plmctl.models.network import Network
@@ -53,11 +56,11 @@ class Config(ScoredConfig):
 
     name: Literal["tagging"] = "tagging"
     tokens: str = "tokens"
-    """Column of the words: a list, or one text. In files of columns `tokens` is the first column,
-    and "0", "1", ... are all of them."""
+    """Column of the words: a list, or one text. In files of columns `tokens` is the first column
+    (of CoNLL-U the forms), and "0", "1", ... are all of them."""
     tags: str = "tags"
     """Column of the tags, one per word: a list, or one text separated by spaces. In files of
-    columns `tags` is the last column."""
+    columns `tags` is the last column, of CoNLL-U `upos`."""
     split: Literal["spaces", "characters"] = "spaces"
     """How a text is split into words if a row has no list; characters: for Chinese."""
     scheme: Literal["bio", "bioes", "pos"] = "bio"
@@ -102,10 +105,16 @@ class Tagging(Task[Config], config=Config):
         pairs = zip(answer["tokens"], answer["prediction"], strict=True)
         return [ReadableAnswer(" ".join(f"{word}/{tag}" for word, tag in pairs))]
 
-    @property
-    def label_column(self) -> str:
-        """The column of the tags."""
-        return self.config.tags
+    has_labels = True
+
+    def labels_of(self, rows: Sequence[Row], labels: tuple[str, ...]) -> list[Labels]:
+        """The tags of each row."""
+        column, read = self.config.tags, []
+        for row in rows:
+            written = _text_list(row.cell(column), row, column, words=False)
+            tags = row_tags(self.config, row, row_words(self.config, row))
+            read.append(list(zip(written, tags, strict=True)))
+        return read
 
     def labels(self, rows: Sequence[Row]) -> tuple[str, ...]:
         """The tags of the training rows, O first, then in order; or those that the config names.
@@ -352,7 +361,7 @@ def row_words(config: Config, row: Row) -> list[str]:
     value = row.cell(config.tokens)
     if isinstance(value, str) and config.split == "characters":
         return [character for character in value if not character.isspace()]
-    return _text_list(value, row, config.tokens)
+    return [str(item) for item in _text_list(value, row, config.tokens, words=True)]
 
 
 def row_tags(
@@ -369,24 +378,29 @@ def row_tags(
     Raises:
         DataError: Not as many tags as words, or a tag that is not known.
     """
-    tags = _text_list(row.cell(config.tags), row, config.tags)
-    if len(tags) != len(words):
+    where = f"{row.origin}: column {config.tags!r}"
+    items = _text_list(row.cell(config.tags), row, config.tags, words=False)
+    if len(items) != len(words):
         raise DataError(
-            f"{row.origin}: {len(words)} words in {config.tokens!r}, but {len(tags)} tags in "
+            f"{row.origin}: {len(words)} words in {config.tokens!r}, but {len(items)} tags in "
             f"{config.tags!r}",
             "give one tag per word",
         )
-    known = set(tags if labels is None else labels)
+    tags = [name_of(item, where) for item in items]
+    known = {text_name(label): label for label in labels or ()}
+    known |= {label: label for label in labels or ()}
     for number, (word, tag) in enumerate(zip(words, tags, strict=True), 1):
-        if tag not in known:
-            there = ", ".join([*(labels or ())[:_SHOWN], *["..."][: len(labels or ()) > _SHOWN]])
+        if not tag:
+            raise DataError(f"{where}: the tag of word {number}, {word!r}, is empty")
+        if labels is not None and tag not in known:
+            there = ", ".join([*labels[:_SHOWN], *["..."][: len(labels) > _SHOWN]])
             raise DataError(
                 f"{row.origin}: tag {tag!r} of word {number}, {word!r}, is not among the training "
-                f"tags: {there}",
+                f"tags: {there}{did_you_mean(look_alikes_of(tag, known))}",
                 "fix it; or, if no training row has it, count it as wrong (task.unseen=wrong), or "
                 "name all tags under `task.labels`",
             )
-    return tags
+    return [known.get(tag, tag) for tag in tags]
 
 
 def check_scheme(scheme: Scheme, origin: str, tags: Iterable[str]) -> None:
@@ -404,21 +418,36 @@ def check_scheme(scheme: Scheme, origin: str, tags: Iterable[str]) -> None:
             )
 
 
-def _text_list(value: Any, row: Row, column: str) -> list[str]:
+_HALF_A_LIST = re.compile(r"\s*\[[^\s\]].*,.*\S\]\s*", re.DOTALL)
+
+
+def _text_list(value: Any, row: Row, column: str, *, words: bool) -> list[Any]:
+    """The items of a list, or of a text with spaces between them or a list written as text."""
     if isinstance(value, str):
-        return value.split()
+        read = written_value(value)
+        # "[1]" may be a word: a list of words that was written as text has quotes.
+        quoted = isinstance(read, list) and any(isinstance(item, str) for item in read)
+        if not quoted and (words or not isinstance(read, list)):
+            if not words and (isinstance(read, dict) or _HALF_A_LIST.fullmatch(value)):
+                raise DataError(
+                    f"{row.origin}: column {column!r}: {value:.60} looks like a list, and cannot "
+                    "be read as one",
+                    """write ["O", "B-PER"], or the tags with spaces between them""",
+                )
+            return value.split()
+        value = read
     if not isinstance(value, list | tuple):
         raise DataError(
             f"{row.origin}: column {column!r} holds a {type(value).__name__}",
             "expected a list with one text per word, or one text with spaces between the words",
         )
     for number, item in enumerate(value, 1):
-        if not isinstance(item, str | int):
+        if not isinstance(item, str | int | float) or item != item:
             raise DataError(
                 f"{row.origin}: item {number} of column {column!r} is a {type(item).__name__}",
                 "expected a text for each word",
             )
-    return [str(item) for item in value]
+    return list(value)
 
 
 # --- Words as pieces, and sentences cut to what a network takes ---

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from plmctl.arrays import Ints, lengths_of, padded
+from plmctl.corpus.cells import MISSING, label_name, written_value
 from plmctl.errors import ConfigError, DataError
 from plmctl.metrics import squad, text
 from plmctl.metrics.modules import Kind
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from plmctl.corpus.labelled import Row
+    from plmctl.corpus.labelled import Labels, Row
     from plmctl.models.batch import Batch
     from plmctl.models.heads.text_generation import SpecialIds
     from plmctl.models.load import Start
@@ -128,13 +129,22 @@ class TextToText(Task[Config], config=Config):
 
         Raises:
             ConfigError: Too many different targets to rank.
+            DataError: A target to rank that is no label.
         """
         config = self.config
         if config.cast and CASTS[config.cast].labels:
             return CASTS[config.cast].labels
         if config.decoding != "rank":
             return ()
-        targets = {self.targets(row)[0] for row in rows}
+        targets = set()
+        for row in rows:
+            target = self.targets(row)[0]
+            if not target or target in MISSING:
+                raise DataError(
+                    f"{row.origin}: column {config.written!r}: the target is {target!r}, no label",
+                    "leave the row out",
+                )
+            targets.add(target)
         if len(targets) > _MOST_LABELS:
             raise ConfigError(
                 f"task.decoding: rank scores every target for every row, and there are "
@@ -142,6 +152,13 @@ class TextToText(Task[Config], config=Config):
                 "rank is for labels; write texts with `greedy` or `beam`",
             )
         return tuple(sorted(targets))
+
+    def labels_of(self, rows: Sequence[Row], labels: tuple[str, ...]) -> list[Labels]:
+        """The target of each row, if targets are ranked and no cast has fixed words for them."""
+        if self.config.cast or self.config.decoding != "rank":
+            return []
+        read = [reference_texts(nested_cell(row, self.config.written), row.origin) for row in rows]
+        return [[(texts[0], label_name(texts[0]))] for texts in read]
 
     def positions(self, max_length: int) -> int:
         """Source and target: a network that reads from left to right has both in one sequence."""
@@ -159,7 +176,9 @@ class TextToText(Task[Config], config=Config):
     def targets(self, row: Row) -> tuple[str, ...]:
         """The right texts, the one to learn first."""
         value = nested_cell(row, self.config.written)
-        return target_texts(self.config.cast, value, row.origin)
+        texts = target_texts(self.config.cast, value, row.origin)
+        # Targets that are ranked are labels: each has one name.
+        return tuple(map(label_name, texts)) if self.config.decoding == "rank" else texts
 
     def make(
         self,
@@ -457,10 +476,16 @@ def reference_texts(value: Any, origin: str) -> tuple[str, ...]:
     Raises:
         DataError: None, or something else.
     """
+    if isinstance(value, str) and (read := written_value(value)) is not None:
+        # "[1]" may be a text: a list that was written as text has quotes.
+        items = read if isinstance(read, list) else read.get("text", read.get("aliases"))
+        value = (
+            read if isinstance(items, list) and any(isinstance(i, str) for i in items) else value
+        )
     if isinstance(value, dict):  # {"text": [...]}, or {"value": ..., "aliases": [...]}
         first = [value["value"]] if "value" in value else []
         value = [*first, *(value.get("text") or value.get("aliases") or [])]
-    if isinstance(value, str | int | float):
+    if isinstance(value, str | int | float) and value == value:
         return (str(value),)
     texts = tuple(value) if isinstance(value, list | tuple) else ()
     if not texts or not all(isinstance(text, str) for text in texts):

@@ -74,8 +74,8 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         ("pretrain", "seed='1'", 'seed: expected a whole number, not "1"'),
         ("pretrain", "seed=true", "seed: expected a whole number, not true"),
         ("pretrain", "seed=1.0", "seed: expected a whole number, not 1.0"),
-        ("pretrain", "run=5", "run: expected text, not 5"),
-        ("pretrain", "run=", "run: expected text, not null"),
+        ("pretrain", "run=null", "run: expected text, not null"),
+        ("pretrain", "run=", 'run: expected a text that is not empty, not ""'),
         ("pretrain", "optim.lr=fast", 'optim.lr: expected a number, not "fast"'),
         ("pretrain", "optim.lr=.inf", "optim.lr: expected a finite number, not Infinity"),
         (
@@ -90,7 +90,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
             "optim.betas: expected 2 items or fewer, not [0.9, 0.99, 0.999]",
         ),
         ("pretrain", "train.phases=[]", "train.phases: expected 1 or more items, not []"),
-        ("pretrain", "data.valid=[a, 1]", "data.valid.1: expected text, not 1"),
+        ("pretrain", "data.valid=[a, {}]", "data.valid.1: expected text, not {}"),
         ("pretrain", "data.valid=1.5", "data.valid: expected less than 1, or a list, as in [a, b]"),
         ("pretrain", "compute.compile=1", "compute.compile: expected true or false, or 'auto'"),
         ("pretrain", "compute.compile=yes", "compute.compile: expected true or false, or 'auto'"),
@@ -132,7 +132,7 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         (
             "finetune",
             "task.text=",
-            "not null; an empty text needs two pairs of quotes: 'task.text=",
+            "task.text: expected a text that is not empty",
         ),
         (
             "finetune",
@@ -346,3 +346,26 @@ def test_a_tag_on_the_whole_file_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be read as"):
         load("pretrain", path, ["seed=1"])
+
+
+def test_what_a_shell_leaves_of_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number is text where text is wanted, as it was typed; and nothing is an empty text."""
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(LEAST["finetune"], encoding="utf-8")
+
+    def task(*overrides: str) -> Any:
+        return load("finetune", "c.yaml", overrides).task
+
+    tagging = "task={name: tagging}"
+    assert task(tagging, "task.tags=1", "task.tokens=007").tags == "1"
+    assert task(tagging, "task.tags=1", "task.tokens=007").tokens == "007"
+    assert task(tagging, "task.labels=[O, 1, 1e-3, true]").labels == ("O", "1", "1e-3", "true")
+    assert task("task={name: tagging, tags: 3}").tags == "3"
+    assert task("task={name: text_to_text}", "task.prefix=").prefix == ""
+    assert task("task={name: text_to_text}", "task.prefix=1", "task.prefix=ab").prefix == "ab"
+    assert task("task.text=[1, 2]", "task.positive=1").text == ("1", "2")
+    with pytest.raises(ConfigError, match="task.tags: expected text, not null"):
+        task(tagging, "task.tags=null")
+    Path("c.yaml").write_text(LEAST["finetune"].replace("run: r", "run: 5"), encoding="utf-8")
+    with pytest.raises(ConfigError, match="run: expected text, not 5"):  # in a file it has quotes
+        task()

@@ -1,12 +1,15 @@
+import csv
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plmctl.config.sections import TableConfig
+from plmctl.config.sections import DataConfig, TableConfig
 from plmctl.corpus.labelled import Row, check_rows, read_rows, split_rows, summarize_checks
-from plmctl.corpus.source import Source
+from plmctl.corpus.reading import documents
+from plmctl.corpus.source import Source, resolve
 from plmctl.corpus.tabular import rows
 from plmctl.errors import DataError
 
@@ -60,7 +63,75 @@ def test_tabs_and_file_names(tmp_path: Path, name: str) -> None:
     assert [row.values["tokens"] for row in read_rows([str(path)])] == [["New York", "."], ["x y"]]
 
 
+CONLLU = """# newdoc id = d
+# sent_id = s1
+# text = Vámonos al mar
+1-2\tVámonos\t_\t_\t_\t_\t_\t_\t_\t_
+1\tVamos\tir\tVERB\tV\t_\t0\troot\t_\t_
+2\tnos\tnosotros\tPRON\tP\t_\t1\tobj\t_\t_
+3-4\tal\t_\t_\t_\t_\t_\t_\t_\t_
+3\ta\ta\tADP\tA\t_\t5\tcase\t_\t_
+4\tel\tel\tDET\tD\t_\t5\tdet\t_\t_
+5\tmar\tmar\tNOUN\tN\t_\t1\tobl\t_\t_
+5.1\tva\tir\tVERB\tV\t_\t_\t_\t_\t_
+
+# a comment of more words than there are columns
+1\t#\t#\tSYM\tS\t_\t0\troot\t_\t_
+"""
+
+
+@pytest.mark.parametrize("name", ["a.conllu", "a.conll", "a.txt", "a.conllu.gz"])
+def test_universal_dependencies(tmp_path: Path, name: str) -> None:
+    for number, text in enumerate((CONLLU, CONLLU.replace("\n", "\r\n"))):
+        path = tmp_path / f"{number}{name}"
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+        first, second = read_rows([str(path)])
+        assert first.values["tokens"] == ["Vamos", "nos", "a", "el", "mar"]
+        assert first.values["tags"] == first.values["upos"] == first.values["3"]
+        assert first.values["tags"] == ["VERB", "PRON", "ADP", "DET", "NOUN"]
+        assert first.values["deprel"] == ["root", "obj", "case", "det", "obl"]
+        assert (second.values["form"], second.values["0"]) == (["#"], ["1"])
+        assert first.origin == f"{path}:4"
+
+
+def test_columns_that_the_file_names(tmp_path: Path) -> None:
+    text = "# global.columns = ID FORM UPOS\n1\ta\tX\n1.1\t_\t_\n2\tb\tY\n"
+    (row,) = read_rows([write(tmp_path / "a.conllup", text)])
+    assert (row.values["tokens"], row.values["tags"]) == (["a", "b"], ["X", "Y"])
+
+
+def test_numbered_words(tmp_path: Path) -> None:
+    name = write(tmp_path / "a.conll", "1 a X\n2-3 bc _\n2 b Y\n3 c Y\n\n1 # Z\n")
+    rows = read_rows([name])
+    assert [row.values["tokens"] for row in rows] == [["a", "b", "c"], ["#"]]
+    assert [row.values["tags"] for row in rows] == [["X", "Y", "Y"], ["Z"]]
+    name = write(tmp_path / "b.conll", "1 CD O\n\n# SYM O\n2-3 CD O\n")  # numbers are words here
+    assert [row.values["tokens"] for row in read_rows([name])] == [["1"], ["#", "2-3"]]
+    name = write(tmp_path / "c.conll", "1 a X\n2 b Y\n\n3 c Y\n")
+    with pytest.raises(DataError, match=r"c.conll:4: the first column has no numbers from 1 on"):
+        read_rows([name])
+
+
+def test_a_word_that_begins_with_a_number_sign(tmp_path: Path) -> None:
+    name = write(tmp_path / "a.conll", "# O\nyes O\n\n#x= B-X\n\n# id = 3\n#id = 3\nno O\n# O\n")
+    tokens = [row.values["tokens"] for row in read_rows([name])]
+    assert tokens == [["#", "yes"], ["#x="], ["no", "#"]]
+
+
+@pytest.mark.parametrize(
+    "blank", ["", " ", "\t", " \t ", "\xa0", "\u3000 ", "\u200b", "\t\ufeff", "\r"]
+)
+def test_lines_in_which_nothing_can_be_seen_are_blank(tmp_path: Path, blank: str) -> None:
+    name = write(tmp_path / "a.conll", f"a\tO\nb \tB-X \n{blank}\nc\tO\n")
+    rows = read_rows([name])
+    assert [row.values["tokens"] for row in rows] == [["a", "b"], ["c"]]
+    assert rows[0].values["tags"] == ["O", "B-X"]
+
+
 def test_lines_that_do_not_match_are_told_of(tmp_path: Path) -> None:
+    name = write(tmp_path / "c.conll", "a O\nb\xa0O\n")
+    with pytest.raises(DataError, match=r"c.conll:2: 1 columns .* have 2: b\\xa0O"):
+        read_rows([name])
     name = write(tmp_path / "a.conll", "a O\nb O\n\nc B-X I-X\n")
     with pytest.raises(DataError, match=r"a.conll:4: 3 columns where the lines before have 2"):
         read_rows([name])
@@ -86,10 +157,9 @@ def test_lists_of_class_labels_are_given_by_name(tmp_path: Path) -> None:
 
 def test_one_duplicate_and_rows_without_a_label() -> None:
     rows = [Row({"text": text, "label": label}, "a:1") for text, label in (("x", []), ("x", ["b"]))]
-    checks = check_rows(rows, {}, ["text"], "label")
-    checks["train"]["labels"] = {"": 3, "b": 1}
+    checks = check_rows(rows, {}, ["text"], lambda rows: [[], [("b", "b")]])
     (line, *_) = summarize_checks(checks)
-    assert line == "train: 2 rows, 1 duplicate (50.0%); no label 75%, b 25%"
+    assert line == "train: 2 rows, 1 duplicate (50.0%); no label 50%, b 50%"
 
 
 def keys(rows: list[Row]) -> list[str]:
@@ -259,6 +329,123 @@ def test_the_flat_form_in_data_and_a_line_each(tmp_path: Path) -> None:
     assert lines[1].origin == f"{tmp_path / 'lines.json'}:2"
 
 
+QUESTIONS = [
+    {
+        "id": f"q{n}",
+        "question": f"What {n}?",
+        "answers": [{"text": "Elbe", "answer_start": 4}],
+        "is_impossible": False,
+    }
+    for n in (1, 2)
+]
+PARAGRAPH = {"context": "The Elbe is long.", "qas": QUESTIONS}
+CMRC = {
+    "context_id": "D",
+    "context_text": "The Elbe is long.",
+    "title": "t",
+    "qas": [{"query_id": f"q{n}", "query_text": f"What {n}?", "answers": ["Elbe"]} for n in (1, 2)],
+}
+ARTICLE = {"title": "Rivers", "paragraphs": [PARAGRAPH]}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"data": [ARTICLE]},
+        [ARTICLE],
+        ARTICLE,
+        {"data": [PARAGRAPH]},
+        [PARAGRAPH],
+        PARAGRAPH,
+        [CMRC],
+        {"data": [CMRC]},
+        [{**question, "context": PARAGRAPH["context"]} for question in QUESTIONS],
+    ],
+)
+def test_forms_of_questions_and_contexts(tmp_path: Path, document: Any, indent: int | None) -> None:
+    from plmctl.tasks.question_answering import answers_in
+
+    rows = read_rows([write(tmp_path / "a.json", json.dumps(document, indent=indent))])
+    assert [row.values["id"] for row in rows] == ["q1", "q2"]
+    assert [row.values["question"] for row in rows] == ["What 1?", "What 2?"]
+    assert {row.values["context"] for row in rows} == {"The Elbe is long."}
+    start = None if "context_text" in json.dumps(document) else 4
+    assert [answers_in(row, "answers") for row in rows] == [[("Elbe", start)]] * 2
+
+
+def test_lists_of_rows_and_what_is_none(tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": None}]
+    for indent in (None, 1):
+        name = write(tmp_path / "a.json", json.dumps(rows, indent=indent))
+        assert [row.values for row in read_rows([name])] == rows
+        (source,) = resolve((name,))
+        texts = [document.text for document in documents(source, DataConfig(train=(name,)))]
+        assert texts == ["a", "b"]  # as a corpus, too
+    lines = write(tmp_path / "a.jsonl", json.dumps(rows))
+    with pytest.raises(DataError, match=r"a JSON list, not an object\n.*name it .json"):
+        read_rows([lines])
+    for document in ({"text": {"0": "a"}, "label": {"0": 1}}, {"data": [["a", 1]]}, [["a", 1]]):
+        for indent in (None, 1):
+            name = write(tmp_path / "b.json", json.dumps(document, indent=indent))
+            with pytest.raises(DataError, match="orient='records'"):
+                read_rows([name])
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_a_key_that_is_there_twice(tmp_path: Path, name: str) -> None:
+    text = '{"text": "a", "label": 1, "label": 2}'
+    with pytest.raises(DataError, match=rf"{name}:1: the key 'label' is here twice"):
+        read_rows([write(tmp_path / name, text)])
+    nested = '[\n{"text": "a", "label": {"x": 1, "x": 2}}\n]'
+    with pytest.raises(DataError, match="the key 'x' is here twice"):
+        read_rows([write(tmp_path / "b.json", nested)])
+
+
+QUOTED = [["a\tb", "good"], ['"a" she said', "bad"], ["it 's", "good"], ["a\nb", "1"]]
+
+
+@pytest.mark.parametrize("style", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_tsv_file_that_quotes_fields(tmp_path: Path, style: Any, end: str) -> None:
+    with (tmp_path / "a.tsv").open("w", newline="") as file:
+        writer = csv.writer(file, delimiter="\t", quoting=style, lineterminator=end)
+        writer.writerows([["text", "label"], *QUOTED])
+    rows = read_rows([str(tmp_path / "a.tsv")])
+    assert [list(row.values.values()) for row in rows] == QUOTED
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['a "good" film', "b"],
+        ['" all of it "', 'x "'],
+        ['"all of it"', "b"],
+        ['"all" of it', '6" long'],
+        ["it 's", '"'],
+        ['"a ""b"" c"', 'he said "no"'],
+    ],
+)
+def test_a_tsv_file_in_which_quotes_are_only_quotes(tmp_path: Path, texts: list[str]) -> None:
+    lines = "".join(f"{text}\t1\n" for text in texts)
+    rows = read_rows([write(tmp_path / "a.tsv", f"text\tlabel\n{lines}")])
+    assert [row.values["text"] for row in rows] == texts
+    with pytest.raises(DataError, match=r"a.tsv:4: 3 fields .*\n.*as pandas and csv.writer do"):
+        read_rows([write(tmp_path / "a.tsv", f'text\tlabel\n{lines}"a\tb" c\t1\n')])
+
+
+def test_few_validation_rows_are_a_warning() -> None:
+    rows = [Row({"text": str(n)}, "a:1") for n in range(60)]
+    for count, line in (
+        (1, "  1 row is few: one row is 100 % of a score; validate on more rows (data.valid), or"),
+        (49, "  49 rows are few: one row is 2 % of a score"),
+    ):
+        lines = summarize_checks(check_rows(rows, {"valid": rows[:count]}, ["text"], None))
+        assert lines[2].startswith(line)
+    lines = summarize_checks(check_rows(rows[:9], {"valid": rows[:50]}, ["text"], None))
+    assert not any("few" in line for line in lines)
+
+
 def test_pieces_of_a_file_have_its_rows_once(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(SQUAD, indent=1))
@@ -279,7 +466,7 @@ def test_pieces_of_a_file_have_its_rows_once(tmp_path: Path) -> None:
             lambda d: d["data"][0]["paragraphs"][0]["qas"][0]["answers"][1].pop("text"),
             "Rivers/1/q1: an answer: no text 'text'",
         ),
-        (lambda d: d["data"].append("x"), "article 2: a str, not an object"),
+        (lambda d: d["data"].append("x"), "entry 2 is a str, not an object"),
     ],
 )
 def test_what_is_missing_is_named_with_its_place(tmp_path: Path, change, message: str) -> None:
@@ -294,7 +481,8 @@ def test_what_is_missing_is_named_with_its_place(tmp_path: Path, change, message
     ("text", "message"),
     [
         ('{\n"data": [\n', "the file as a whole is not JSON"),
-        ('[\n{"id": 1}\n]\n', "no list 'data'"),
+        ('[\n{"id": 1},\n', "the file as a whole is not JSON"),
+        ('{\n"a": {}\n}\n', "no list of rows, and no list 'data'"),
         ('{"id": 1,\n', ":1: not JSON"),
     ],
 )

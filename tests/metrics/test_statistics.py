@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from plmctl.errors import DataError
-from plmctl.metrics.statistics import error_of_ratio, interval, mean_and_error, paired
+from plmctl.metrics.statistics import (
+    error_of_ratio,
+    interval,
+    mean_and_error,
+    paired,
+    uncertainty,
+    uncertainty_of_counts,
+    with_interval,
+)
 
 
 def accuracy(predictions: np.ndarray, references: np.ndarray) -> float:
@@ -90,3 +98,11 @@ def test_error_of_ratio_is_seeded_and_takes_a_function() -> None:
     assert error_of_ratio(small, below, 1, np.exp) == pytest.approx(plain, rel=1e-4)
     assert error_of_ratio(above[:1], below[:1], 1) is None
     assert error_of_ratio(2 * below, below, 1) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_single_row_has_no_interval() -> None:
+    metrics, one, two = {"accuracy": 1.0}, np.array([1]), np.array([1, 0])
+    assert with_interval(metrics, "accuracy", accuracy, one, one) == metrics
+    assert uncertainty(accuracy, one, one) == {}
+    assert uncertainty_of_counts({}, np.array([[1, 0], [0, 0]])) == {}
+    assert "accuracy_low" in with_interval(metrics, "accuracy", accuracy, two, two)
