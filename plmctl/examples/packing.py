@@ -256,13 +256,13 @@ class WhiteSpace:
         spans = {1: starts.copy(), -1: ends.copy()}
         for by, edge in spans.items():
             first, room = edge - (by < 0), spans[-1] - spans[1] - 1
-            begun, read, left = np.zeros(len(edge), np.int64), 0, np.flatnonzero(room > 0)
+            partial, read, left = np.zeros(len(edge), np.int64), 0, np.flatnonzero(room > 0)
             while len(left):
-                begun[left] = self._steps[by][begun[left], tokens(first[left] + by * read)]
+                partial[left] = self._steps[by][partial[left], tokens(first[left] + by * read)]
                 read += 1
-                whole = left[begun[left] == 0]
+                whole = left[partial[left] == 0]
                 edge[whole] = first[whole] + by * read + (by < 0)
-                left = left[(begun[left] >= 0) & (room[left] > read)]
+                left = left[(partial[left] >= 0) & (room[left] > read)]
         return spans[1], spans[-1]
 
 
@@ -278,13 +278,13 @@ def _steps(pieces: Sequence[tuple[int, bytes]], vocab_size: int, by: int) -> NDA
         [beginnings, V]: the number of a beginning of a character; 0 is that of no byte.
     """
     spaces = [space[::by] for space in SPACES]
-    begun = sorted({space[:size] for space in spaces for size in range(len(space))}, key=len)
+    partial = sorted({space[:size] for space in spaces for size in range(len(space))}, key=len)
     whole = re.compile(b"(?:%s)*" % b"|".join(map(re.escape, spaces)))
-    steps = np.full((len(begun), vocab_size), -1, dtype=np.int8)
-    for (state, before), (id_, data) in product(enumerate(begun), pieces):
+    steps = np.full((len(partial), vocab_size), -1, dtype=np.int8)
+    for (state, before), (id_, data) in product(enumerate(partial), pieces):
         rest = whole.sub(b"", before + data[::by], count=1)
-        if rest in begun:
-            steps[state, id_] = begun.index(rest)
+        if rest in partial:
+            steps[state, id_] = partial.index(rest)
     return steps
 
 
