@@ -17,6 +17,9 @@ ALL_HAN = "".join(f"{chr(first)}-{chr(last)}" for first, last in HAN_RANGES)
 KANA = "\u3040-\u30ff"
 """The inside of a class: Japanese hiragana and katakana."""
 
+SPACES = tuple(chr(code).encode() for code in range(0x3001) if chr(code).isspace())
+"""The UTF-8 of every character that ``str.strip`` takes away."""
+
 
 def chinese(code: NDArray[np.uint32]) -> NDArray[np.bool_]:
     """Whether each code point is a Chinese character."""

@@ -193,8 +193,10 @@ class OptimConfig(OptimizerConfig):
     """Decoupled weight decay coefficient."""
     decay: Literal["matrices", "all"] = "matrices"
     """matrices: all but biases and norms (BERT); all: every weight (RoBERTa in fairseq)."""
-    bias_correction: bool = True
-    """false: as in BERT's code, where the first updates are larger (3.2 times Adam's at step 1)."""
+    bias_correction: bool | Literal["rate"] = True
+    """false: as in BERT's code, where the first updates are larger (3.2 times Adam's at step 1);
+    rate: as in GPT-1's code, of the learning rate, and so of the weight decay too (0.32 of it at
+    step 1, 0.15 at step 10, 0.31 at step 100, 0.80 at step 1,000)."""
 
 
 class ScheduleConfig(Model):

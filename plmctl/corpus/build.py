@@ -111,8 +111,11 @@ class TextEncoder(Protocol):
     def keeps_white_space(self) -> bool:
         """Whether white space changes the ids, so that text must be encoded unchanged."""
 
-    def stretches(self, text: str, size: int) -> list[str]:
-        """Consecutive parts of a text, of about ``size`` characters, to be encoded separately."""
+    def stretches(self, text: str, size: int, lines: Sequence[int] = ()) -> list[str]:
+        """Consecutive parts of a text, of about ``size`` characters, to be encoded separately.
+
+        ``lines`` are the characters where a line begins, which is encoded as if it were alone.
+        """
 
     def with_places(
         self, texts: list[str], places: Sequence[Sequence[int]]
@@ -415,6 +418,9 @@ def _key(
     named |= {"word_mark"} if config.words == "marked" else set()
     named |= {"duplicates"} if config.duplicates == "drop" else set()
     rules = config.model_dump(mode="json", include=named)
+    by_lines = version > _EARLIER and config.sentences in ("auto", "line")
+    if by_lines and encoder.keeps_white_space:
+        rules["lines"] = "alone"  # before, the first word of an indented line included a space
     known = [(stamps or _stamps)(names) for names in sides]
     return digest_of_json([version, rules, known, encoder.fingerprint])
 
@@ -1315,7 +1321,8 @@ class _ShardWriter:
                 self._words += [_within(document.words, *span) for span in spans]
             self._places += [[0]] * len(texts)
         elif starts := sentence_starts(text, rule):
-            texts = self._encoder.stretches(text, _BATCH_CHARACTERS)
+            lines = [start for start, _ in sentence_spans(text, rule)] if rule == "line" else []
+            texts = self._encoder.stretches(text, _BATCH_CHARACTERS, lines)
             ends = np.cumsum([0, *map(len, texts)])
             cuts = np.searchsorted(starts, ends)  # a sentence belongs to the part where it starts
             self._places += [

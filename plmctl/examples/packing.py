@@ -7,13 +7,16 @@ place of a padded batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import Ints
+from plmctl.arrays import Bools, Ints
+from plmctl.characters import SPACES
 
 # --- Rows of whole sentences, lines, and streams of documents ---
 
@@ -66,11 +69,16 @@ def _greedy(starts: Ints, ends: Ints, block: int) -> list[int]:
         block: Tokens per row.
     """
     reach = np.searchsorted(starts, starts[:-1] + block, side="right") - 1
-    following = np.minimum(np.maximum(reach, np.arange(len(reach)) + 1), ends).tolist()
+    return _row_starts(np.minimum(np.maximum(reach, np.arange(len(reach)) + 1), ends))
+
+
+def _row_starts(following: Ints) -> list[int]:
+    """The pieces that start a row; ``following`` [N] has the start of the row after one of each."""
+    next_start = following.tolist()
     rows, at = [], 0
-    while at < len(following):
+    while at < len(next_start):
         rows.append(at)
-        at = following[at]
+        at = next_start[at]
     return rows
 
 
@@ -90,32 +98,32 @@ def _within(documents: Ints, first: int, last: int) -> Ints:
     return np.clip(documents[start : end + 1], first, last)
 
 
-def line_edges(sentences: Ints, documents: Ints, *, separated: bool) -> Iterator[Ints]:
+def line_edges(starts: Ints, ends: Ints, documents: Ints, *, separated: bool) -> Iterator[Ints]:
     """A corpus as fairseq reads it for RoBERTa: a separator ends every sentence.
 
     One more separator stands between documents. It is a separate line (fairseq's empty line).
 
     Args:
-        sentences: [S+1] token position where each sentence starts.
+        starts: [S] token position where each sentence starts.
+        ends: [S] where it ends; tokens between two sentences are left out.
         documents: [D+1] sentence index where each document starts.
         separated: Whether there are separators between documents.
 
     Yields:
         In parts [N+1] the stream position where each line starts; the last is where all end.
     """
-    yield np.zeros(1, dtype=np.int64)
-    count = len(sentences) - 1
-    for first in range(0, count, _TOGETHER):
-        last = min(first + _TOGETHER, count)
-        ends = sentences[first + 1 : last + 1] + np.arange(first + 1, last + 1)
-        if separated:  # document d starts d separators later
-            bounds = _within(documents, first, last)
-            before = int(np.searchsorted(documents, first, side="right")) - 1
-            ends += before + np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    end = np.zeros(1, dtype=np.int64)
+    yield end
+    for first in range(0, len(starts), _TOGETHER):
+        last = min(first + _TOGETHER, len(starts))
+        sizes = ends[first:last] - starts[first:last] + 1
+        if separated:
             inner = documents[1:-1]
-            inner = inner[slice(*np.searchsorted(inner, [first, last], side="right"))] - first
-            ends = np.insert(ends, inner, ends[inner - 1] + 1)
-        yield ends
+            inner = inner[slice(*np.searchsorted(inner, [first, last]))] - first
+            sizes = np.insert(sizes, inner, 1)
+        lines = end + np.cumsum(sizes)
+        yield lines
+        end = lines[-1:]
 
 
 class LineStream:
@@ -123,12 +131,16 @@ class LineStream:
 
     Args:
         lines: [N+1] stream position where each line starts.
-        documents: [D+1] sentence index where each document starts; None if a line separates them.
+        starts: [S] token position where each sentence starts.
+        documents: [D+1] sentence index where each document starts.
+        separated: Whether there are separators between documents.
     """
 
-    def __init__(self, lines: Ints, documents: Ints | None) -> None:
-        self.lines = lines
-        self._documents = np.array([0, len(lines) - 1]) if documents is None else documents
+    def __init__(self, lines: Ints, starts: Ints, documents: Ints, *, separated: bool) -> None:
+        self.lines, self._starts = lines, starts
+        self._documents = np.array([0, len(lines) - 1]) if separated else documents
+        inner = documents[1:-1] if separated else documents[:0]
+        self._between = inner + np.arange(len(inner))  # the lines that are separators only
 
     def edges(self, block: int) -> Iterator[Ints]:
         """Rows of at most ``block`` tokens, separators counted: greedy runs of whole lines.
@@ -153,8 +165,8 @@ class LineStream:
         width = -(-int(lengths.max()) // multiple) * multiple
         positions = starts[:, None] + np.arange(-1, width - 1)
         line = np.searchsorted(self.lines, np.minimum(positions, self.lines[-1] - 1), "right") - 1
-        # Each line before has one separator, so that many cells of the stream are no tokens.
-        source = np.where(positions == self.lines[line + 1] - 1, SEP, positions - line)
+        token = self._starts[line - np.searchsorted(self._between, line)] - self.lines[line]
+        source = np.where(positions == self.lines[line + 1] - 1, SEP, positions + token)
         source[:, 0] = CLS
         source[positions >= ends[:, None]] = PAD
         return Layout(source, np.zeros_like(source), lengths)
@@ -215,6 +227,67 @@ class DocumentStream:
         return np.searchsorted(self._starts, positions, side="right") - 1
 
 
+# --- Text without the white space at its edges ---
+
+
+class WhiteSpace:
+    """Finds the white space at the edges of text in byte-level BPE, as ``str.strip`` does.
+
+    Several characters may be one token, and several tokens one character.
+
+    Args:
+        pieces: Ids whose bytes all occur in white space, each with its bytes.
+        vocab_size: Largest id + 1.
+    """
+
+    def __init__(self, pieces: Sequence[tuple[int, bytes]], vocab_size: int) -> None:
+        self._steps = {by: _steps(pieces, vocab_size, by) for by in (1, -1)}
+
+    def stripped(
+        self, starts: Ints, ends: Ints, tokens: Callable[[Ints], NDArray[np.integer]]
+    ) -> tuple[Ints, Ints]:
+        """The spans without the white space at both edges; of only white space, a token remains.
+
+        Args:
+            starts: [N] where each span starts.
+            ends: [N] where it ends.
+            tokens: Gives the ids at positions.
+        """
+        spans = {1: starts.copy(), -1: ends.copy()}
+        for by, edge in spans.items():
+            first, room = edge - (by < 0), spans[-1] - spans[1] - 1
+            partial, read, left = np.zeros(len(edge), np.int64), 0, np.flatnonzero(room > 0)
+            while len(left):
+                partial[left] = self._steps[by][partial[left], tokens(first[left] + by * read)]
+                read += 1
+                whole = left[partial[left] == 0]
+                edge[whole] = first[whole] + by * read + (by < 0)
+                left = left[(partial[left] >= 0) & (room[left] > read)]
+        return spans[1], spans[-1]
+
+
+def _steps(pieces: Sequence[tuple[int, bytes]], vocab_size: int, by: int) -> NDArray[np.int8]:
+    """What of a character has been read after one more id; -1: the text is no white space.
+
+    Args:
+        pieces: As for ``WhiteSpace``.
+        vocab_size: Largest id + 1.
+        by: 1 to read forwards, -1 to read backwards.
+
+    Returns:
+        [beginnings, V]: the number of a beginning of a character; 0 is that of no byte.
+    """
+    spaces = [space[::by] for space in SPACES]
+    partial = sorted({space[:size] for space in spaces for size in range(len(space))}, key=len)
+    whole = re.compile(b"(?:%s)*" % b"|".join(map(re.escape, spaces)))
+    steps = np.full((len(partial), vocab_size), -1, dtype=np.int8)
+    for (state, before), (id_, data) in product(enumerate(partial), pieces):
+        rest = whole.sub(b"", before + data[::by], count=1)
+        if rest in partial:
+            steps[state, id_] = partial.index(rest)
+    return steps
+
+
 # --- Segments of one length, the last of each text shorter (T5) ---
 #
 # Source: google-research/text-to-text-transfer-transformer, t5/data/preprocessors.py
@@ -261,6 +334,57 @@ def _cut_evenly(bounds: Ints, size: int, shortest: int) -> Ints:
     ends = np.minimum(starts + size, np.repeat(bounds[1:], pieces))
     fit = ends - starts >= shortest
     return np.stack([starts[fit], ends[fit]], axis=1).reshape(-1)
+
+
+# --- Several inputs and targets per row (T5) ---
+#
+# Source: tensorflow/mesh, mesh_tensorflow/transformer/dataset.py (``pack_dataset``).
+
+
+def packed_starts(inputs: Ints, targets: Ints, room: int) -> Ints:
+    """Greedy rows of consecutive examples: a row ends where an input or a target does not fit.
+
+    As in the source, a row also ends after each ``room`` examples.
+
+    Args:
+        inputs: [N] tokens of the input of each example, at most ``room``.
+        targets: [N] tokens of its target, the same.
+        room: Tokens of inputs, and of targets, per row.
+
+    Returns:
+        [rows] the example that each row starts with.
+    """
+    number = np.arange(len(inputs))
+    following = np.minimum((number // room + 1) * room, len(inputs))
+    for sizes in (inputs, targets):
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        reach = np.searchsorted(starts, starts[:-1] + room, side="right") - 1
+        following = np.minimum(following, np.maximum(reach, number + 1))
+    return np.array(_row_starts(following), dtype=np.int64)
+
+
+def packed(ids: Ints, real: Bools, row: Ints, pad: int) -> tuple[Ints, Ints]:
+    """Examples side by side in rows.
+
+    Args:
+        ids: [E, W] an example per row.
+        real: [E, W] which of them are its tokens.
+        row: [E] the row that each goes to, ascending; every row from 0 on has one.
+        pad: The id of padding.
+
+    Returns:
+        [B, L] ids, and the number of the example within its row, from 1; 0 at padding.
+    """
+    lengths = real.sum(axis=1)
+    ends, first = np.cumsum(lengths), np.searchsorted(row, np.arange(row[-1] + 1))
+    begins = ends - lengths
+    shift = np.repeat(begins[first[row]], lengths)
+    place = np.repeat(row, lengths), np.arange(ends[-1]) - shift
+    shape = (len(first), int(place[1].max()) + 1)
+    rows, numbers = np.full(shape, pad, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    rows[place] = ids[real]
+    numbers[place] = np.repeat(np.arange(len(row)) - first[row] + 1, lengths)
+    return rows, numbers
 
 
 # --- Padded rows with special tokens, as index arrays ---

@@ -176,6 +176,7 @@ class T5(Family, config=Config):
         attention_mask: Tensor,
         decoder_input_ids: Tensor,
         positions: Tensor,
+        decoder_texts: Tensor | None = None,
         project: Project = project_to_logits,
     ) -> dict[str, Tensor]:
         """Logits of the target tokens.
@@ -183,23 +184,37 @@ class T5(Family, config=Config):
         Args:
             model: T5ForConditionalGeneration.
             input_ids: [B, L].
-            attention_mask: [B, L], 0 at padding.
+            attention_mask: [B, L], 0 at padding; with ``decoder_texts`` the number of each token's
+                text within its row, which tokens of the same number alone attend to.
             decoder_input_ids: [B, T] the targets shifted right; no token of a target sees what
                 follows the target's end.
             positions: [K] positions of the flattened targets that are not padding.
+            decoder_texts: [B, T] the same numbers of the decoder's tokens; None: one text per row.
             project: See ``Project``.
 
         Returns:
             lm: [K, V].
         """
+        own, crossed = None, attention_mask
+        if decoder_texts is not None:
+            own = _same(decoder_texts, decoder_texts).tril()
+            # Padding sees everything: a query that sees nothing would give nan.
+            crossed = _same(decoder_texts, attention_mask) | (decoder_texts == 0)[:, None, :, None]
+            attention_mask = _same(attention_mask, attention_mask)
         encoded_BLH = model.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
         decoded_BTH = model.decoder(
             decoder_input_ids,
+            attention_mask=own,
             encoder_hidden_states=encoded_BLH,
-            encoder_attention_mask=attention_mask,
+            encoder_attention_mask=crossed,
             use_cache=False,
         ).last_hidden_state
         hidden_KH = decoded_BTH.flatten(0, 1)[positions]
         if model.config.scale_decoder_outputs:
             hidden_KH = hidden_KH * model.config.d_model**-0.5
         return {"lm": project(hidden_KH, model.lm_head)}
+
+
+def _same(query_BQ: Tensor, key_BK: Tensor) -> Tensor:
+    """[B, 1, Q, K] whether the texts of a query and of a key have the same number."""
+    return (query_BQ[:, :, None] == key_BK[:, None, :])[:, None]

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -36,8 +36,9 @@ from plmctl.examples.masking import (
     ngram_shares,
     replace,
 )
-from plmctl.examples.packing import CLS, PAD, SEP, Layout, block_edges, fill, layout
+from plmctl.examples.packing import CLS, PAD, SEP, Layout, WhiteSpace, block_edges, fill, layout
 from plmctl.examples.pairing import Pairs, Records, record_type
+from plmctl.hashing import digest_of_json
 from plmctl.objectives.base import Objective
 from plmctl.tokenization.load import TOKEN_NAMES
 
@@ -50,15 +51,59 @@ if TYPE_CHECKING:
 # --- From a layout to a masked batch ---
 
 
+_TOGETHER = 1 << 18
+"""Spans that are stripped together."""
+
 ROW_TOKENS = ("mask", "cls", "sep", "pad")
 """Fields of ``Vocab`` that a masked objective requires."""
 
 
-def document_rows(store: TokenStore, block: int) -> tuple[Ints, Ints]:
+def white_space(vocab: Vocab) -> WhiteSpace | None:
+    """What is white space among the tokens; None if the tokenizer keeps none."""
+    return WhiteSpace(vocab.white, vocab.size) if vocab.white else None
+
+
+def white_key(vocab: Vocab) -> tuple[str, ...]:
+    """The part of a cache's key that says what is white space; nothing if there is none."""
+    pieces = [(id_, data.hex()) for id_, data in vocab.white]
+    return (digest_of_json(pieces),) if pieces else ()
+
+
+def stripped_spans(
+    store: TokenStore, vocab: Vocab, rule: tuple[object, ...], starts: Ints, ends: Ints
+) -> tuple[Ints, Ints]:
+    """Spans of a store without the white space at their edges, such as line ends.
+
+    Args:
+        store: The tokens.
+        vocab: Which of them are white space.
+        rule: Names the spans: the cache's key.
+        starts: [N] token positions.
+        ends: [N].
+    """
+    white = white_space(vocab)
+    if white is None:
+        return starts, ends
+
+    def parts(edge: int) -> Iterator[Ints]:
+        for first in range(0, len(starts), _TOGETHER):
+            part = slice(first, first + _TOGETHER)
+            yield white.stripped(starts[part], ends[part], store.tokens)[edge]
+
+    edges = (
+        cached_array(
+            store, ("stripped", edge, *white_key(vocab), *rule), np.int64, partial(parts, edge)
+        )
+        for edge in (0, 1)
+    )
+    return next(edges), next(edges)
+
+
+def document_rows(store: TokenStore, vocab: Vocab, block: int) -> tuple[Ints, Ints]:
     """Rows of at most ``block`` tokens, whole sentences of one document; see ``block_edges``.
 
     Returns:
-        starts, ends: token positions, each [rows].
+        starts, ends: token positions, each [rows], without the white space at the edges.
     """
     edges = cached_array(
         store,
@@ -66,7 +111,7 @@ def document_rows(store: TokenStore, block: int) -> tuple[Ints, Ints]:
         np.int64,
         lambda: block_edges(store.sentences, store.documents, block),
     )
-    return edges[:-1], edges[1:]
+    return stripped_spans(store, vocab, ("rows of documents", block), edges[:-1], edges[1:])
 
 
 @dataclass(frozen=True)
@@ -80,6 +125,7 @@ class Masker:
         specials: Ids of the layout's special tokens.
         key: The random key of all masks.
         rate: Share of the tokens that is predicted.
+        white: What is white space among the tokens, if the tokenizer keeps it.
     """
 
     config: MaskingConfig
@@ -88,6 +134,7 @@ class Masker:
     specials: dict[int, int]
     key: int
     rate: float
+    white: WhiteSpace | None
 
     def batch(self, layout: Layout, passes: Ints, samples: Ints) -> Batch:
         """The batch of a layout.
@@ -156,7 +203,8 @@ def masker(config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int) ->
     treatment = Treatment(mask, vocab.size, config.mask_share, config.random_share, never)
     key = int(fold(seed, stream("mask")))
     specials = {PAD: pad, CLS: cls, SEP: sep}
-    return Masker(config, store, treatment, specials, key, config.rate_at(1.0))
+    rate, white = config.rate_at(1.0), white_space(vocab)
+    return Masker(config, store, treatment, specials, key, rate, white)
 
 
 def special_ids(name: str, vocab: Vocab) -> list[int]:
@@ -316,8 +364,13 @@ class MaskedPairs(MaskedObjective):
         return Pairs.of(chosen)
 
     def rows(self, passes: Ints, samples: Ints) -> Layout:
-        """[CLS] A [SEP] B [SEP]."""
-        return _pair_rows(self.chosen(passes, samples))
+        """[CLS] A [SEP] B [SEP], without the white space at the edges of A and B."""
+        pairs, white = self.chosen(passes, samples), self.masker.white
+        segments = [(pairs.a_start, pairs.a_end), (pairs.b_start, pairs.b_end)]
+        if white is not None:
+            segments = [white.stripped(*segment, self.masker.store.tokens) for segment in segments]
+        starts, ends = zip(*segments, strict=True)
+        return layout(list(starts), list(ends))
 
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
         """The pairs ``samples`` of their epochs, masked.
@@ -332,10 +385,9 @@ class MaskedPairs(MaskedObjective):
         import torch
 
         passes = self.passes(epochs)
-        pairs = self.chosen(passes, samples)
-        batch = self.masker.batch(_pair_rows(pairs), passes, samples)
+        batch = self.masker.batch(self.rows(passes, samples), passes, samples)
         for term in self.LOSS_TERMS[1:]:
-            batch.targets[term] = torch.from_numpy(pairs.label)
+            batch.targets[term] = torch.from_numpy(self.chosen(passes, samples).label)
         return batch
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
@@ -357,10 +409,6 @@ class MaskedPairs(MaskedObjective):
         meaning = self.label.meanings[2 if pair.forced[0] else int(pair.label[0])]
         rows = super().example(epoch, sample).rows
         return Example(rows, f"label {pair.label[0]}: {meaning}")
-
-
-def _pair_rows(pairs: Pairs) -> Layout:
-    return layout([pairs.a_start, pairs.b_start], [pairs.a_end, pairs.b_end])
 
 
 def cached_pairs(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -15,9 +17,9 @@ from plmctl.config.base import ObjectiveConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import Example, Kind, Piece, Tallies, tally
-from plmctl.examples.keys import Keys, fold, stream
+from plmctl.examples.keys import Keys, fold, permute, stream
 from plmctl.examples.noise import Ragged, closed, real, runs
-from plmctl.examples.packing import segment_edges
+from plmctl.examples.packing import packed, packed_starts, segment_edges
 from plmctl.objectives.base import Objective
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
     from plmctl.models.batch import Batch
     from plmctl.models.network import Network
     from plmctl.tokenization.load import Vocab
+
+
+_TOGETHER = 1 << 18
+"""Segments that are packed together."""
 
 
 class TextToTextConfig(ObjectiveConfig):
@@ -76,6 +82,8 @@ class TextToText(Objective):
     LOSS_TERMS = ("lm", "z_loss")
     TOKENS: ClassVar[tuple[str, ...]] = ("pad", "eos")
     ENCODER_DECODER = True
+    PACKS: ClassVar[bool] = False
+    """Whether a row has several segments, none of which attends to another."""
 
     def __init__(
         self,
@@ -115,7 +123,7 @@ class TextToText(Objective):
         return self.LOSS_TERMS if self.z_loss else self.LOSS_TERMS[:1]
 
     def __len__(self) -> int:
-        """Segments in an epoch."""
+        """Rows in an epoch."""
         return len(self.starts)
 
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
@@ -126,33 +134,51 @@ class TextToText(Objective):
             samples: [B], each below ``len(self)``.
 
         Returns:
-            inputs: input_ids, attention_mask [B, L], decoder_input_ids [B, T], positions [K];
-            targets: lm [K], and z_loss, the same tensor. Tokens and positions are counted in both
-            encoder and decoder.
+            inputs: input_ids, attention_mask [B, L], decoder_input_ids [B, T], positions [K]; with
+            several segments per row, attention_mask has their numbers from 1, and decoder_texts
+            [B, T] those of the decoder; targets: lm [K], and z_loss, the same tensor. Tokens and
+            positions are counted in both encoder and decoder.
         """
         import torch
 
         from plmctl.models.batch import Batch
 
-        pair, _ = self._pair(epochs, samples)
+        epochs, segments, row = self.segments_of(epochs, samples)
+        pair, _ = self._pair(epochs, segments)
         ids, real_inputs = closed(pair.inputs, self.specials.eos, self.specials.pad)
         labels, real_labels = closed(pair.targets, self.specials.eos, self.specials.pad)
         shifted = np.full_like(labels, self.specials.pad)
         shifted[:, 1:] = labels[:, :-1]
-        positions = np.flatnonzero(real_labels)
+        ids, number = packed(ids, real_inputs, row, self.specials.pad)
+        shifted, decoder_number = packed(shifted, real_labels, row, self.specials.pad)
+        positions = np.flatnonzero(decoder_number)
         inputs = {
             "input_ids": ids,
-            "attention_mask": real_inputs.astype(np.int64),
+            "attention_mask": number,
             "decoder_input_ids": shifted,
             "positions": positions,
         }
-        targets = torch.from_numpy(labels.reshape(-1)[positions])
+        if self.PACKS:
+            inputs["decoder_texts"] = decoder_number
+        targets = torch.from_numpy(labels[real_labels])
         return Batch(
             {name: torch.from_numpy(array) for name, array in inputs.items()},
             dict.fromkeys(self.loss_terms, targets),
-            int(real_inputs.sum()) + len(positions),
-            real_inputs.size + real_labels.size,
+            int(np.count_nonzero(number)) + len(positions),
+            ids.size + shifted.size,
         )
+
+    def segments_of(self, epochs: Ints, samples: Ints) -> tuple[Ints, Ints, Ints]:
+        """The segments of the rows ``samples``.
+
+        Args:
+            epochs: [B].
+            samples: [B].
+
+        Returns:
+            epochs, segments, row: [E] of each segment; its row is below B.
+        """
+        return epochs, samples, np.arange(len(samples))
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the target tokens, in nats, and the summed z-loss."""
@@ -170,12 +196,15 @@ class TextToText(Objective):
         return sums | {f"{term}/correct": torch.tensor(math.nan) for term in self.loss_terms[1:]}
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
-        """Statistics of the segments ``samples``; lengths count the end token."""
-        pair, lengths = self._pair(epochs, samples)
+        """Statistics of the rows ``samples``; lengths count the end tokens."""
+        epochs, segments, row = self.segments_of(epochs, samples)
+        pair, lengths = self._pair(epochs, segments)
         shown = {
-            "mean_length": tally(pair.inputs.lengths + 1),
-            "mean_target_length": tally(pair.targets.lengths + 1),
+            "mean_length": tally(np.bincount(row, pair.inputs.lengths + 1)),
+            "mean_target_length": tally(np.bincount(row, pair.targets.lengths + 1)),
         }
+        if self.PACKS:
+            shown["mean_examples"] = tally(np.bincount(row))
         if pair.noise is None:
             return shown
         noise, spans = int(pair.noise.sum()), runs(pair.noise)
@@ -186,14 +215,15 @@ class TextToText(Objective):
         }
 
     def example(self, epoch: int, sample: int) -> Example:
-        """One input and its target for reading."""
-        pair, _ = self._pair(np.array([epoch]), np.array([sample]))
+        """The inputs of one row and their targets for reading."""
+        epochs, segments, _ = self.segments_of(np.array([epoch]), np.array([sample]))
+        pair, _ = self._pair(epochs, segments)
         inserted = {*self.specials.sentinels.tolist(), self.specials.eos}
 
         def row(side: Ragged, kind: Kind) -> tuple[Piece, ...]:
-            ids, _ = closed(side, self.specials.eos, self.specials.pad)
+            ids, real_ids = closed(side, self.specials.eos, self.specials.pad)
             return tuple(
-                Piece(id_, "special" if id_ in inserted else kind) for id_ in ids[0].tolist()
+                Piece(id_, "special" if id_ in inserted else kind) for id_ in ids[real_ids].tolist()
             )
 
         return Example({"input": row(pair.inputs, "text"), "target": row(pair.targets, "target")})
@@ -213,6 +243,68 @@ class TextToText(Objective):
             return cross_entropy_sums({"lm": logits}, batch.targets)
         sums = cross_entropy_and_z(logits, batch.targets["lm"], self.z_loss)
         return dict(zip(self.LOSS_TERMS, sums, strict=True))
+
+
+class PackedTextToText(TextToText):
+    """Segments of one document each, in random order, as many in a row as fit.
+
+    An input and a target have at most ``seq_len`` tokens, end tokens included. Epochs differ by a
+    few rows. Each has as many samples as epoch 0 has rows, so that resuming needs no history: a
+    longer epoch is cut, and of a shorter one the first rows come twice.
+    """
+
+    PACKS = True
+
+    def __init__(
+        self, config: TextToTextConfig, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> None:
+        super().__init__(config, store, vocab, seed, size=seq_len - 1)
+        self._order = int(fold(seed, stream("packing"), seq_len))
+
+        @lru_cache(maxsize=3)  # a batch may need two epochs, and their length is that of epoch 0
+        def row_starts(epoch: int) -> Ints:
+            rule = ("packed rows", config.name, seq_len, self.key, self._order, epoch)
+            return cached_array(store, rule, np.int64, lambda: self._row_starts(epoch, seq_len))
+
+        self._rows = row_starts
+
+    @abstractmethod
+    def sizes(self, lengths: Ints, keys: Keys) -> tuple[Ints, Ints]:
+        """Tokens of the inputs and targets of ``shape``, without end tokens, [B] each."""
+
+    def __len__(self) -> int:
+        """Rows in an epoch."""
+        return len(self._rows(0)) - 1
+
+    def segments_of(self, epochs: Ints, samples: Ints) -> tuple[Ints, Ints, Ints]:
+        """See the base class."""
+        bounds = np.empty((len(samples), 2), dtype=np.int64)
+        for epoch in set(epochs.tolist()):
+            chosen, starts = epochs == epoch, self._rows(epoch)
+            number = samples[chosen] % (len(starts) - 1)
+            bounds[chosen] = np.stack([starts[number], starts[number + 1]], axis=1)
+        counts = bounds[:, 1] - bounds[:, 0]
+        row = np.repeat(np.arange(len(samples)), counts)
+        place = np.arange(counts.sum()) + np.repeat(bounds[:, 1] - np.cumsum(counts), counts)
+        return epochs[row], self._in_order(place, epochs[row]), row
+
+    def _in_order(self, place: Ints, epochs: Ints) -> Ints:
+        """The segments at places [E] of the random orders of their epochs."""
+        segments = np.empty_like(place)
+        for epoch in set(epochs.tolist()):
+            key, chosen = fold(self._order, epoch), epochs == epoch
+            segments[chosen] = permute(place[chosen], len(self.starts), key)
+        return segments
+
+    def _row_starts(self, epoch: int, seq_len: int) -> Iterator[Ints]:
+        count, together = len(self.starts), max(1, _TOGETHER // seq_len) * seq_len
+        for first in range(0, count, together):
+            place = np.arange(first, min(first + together, count))
+            segments = self._in_order(place, np.full_like(place, epoch))
+            lengths = self.ends[segments] - self.starts[segments]
+            inputs, targets = self.sizes(lengths, fold(self.key, epoch, segments))
+            yield first + packed_starts(inputs + 1, targets + 1, seq_len)
+        yield np.array([count])
 
 
 def specials(vocab: Vocab, name: str, sentinels: int) -> Specials:

@@ -1,26 +1,19 @@
 """Deshuffling: restore the order of a text's tokens (T5 paper, section 3.3).
 
 Each document is cut into segments of `seq_len` - 1 tokens; the input is a random order of them, the
-target the segment. Source: google-research/text-to-text-transfer-transformer, preprocessors.py
-(``permute_noise_tokens`` at noise density 1).
+target the segment. A row has as many segments as fit. Source:
+google-research/text-to-text-transfer-transformer, preprocessors.py (``permute_noise_tokens`` at
+noise density 1).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from plmctl.arrays import Ints
 from plmctl.examples.keys import Keys
 from plmctl.examples.noise import Ragged, shuffled
-from plmctl.objectives._text_to_text import (
-    Pair,
-    TextToText,
-    TextToTextConfig,
-)
-
-if TYPE_CHECKING:
-    from plmctl.corpus.store import TokenStore
-    from plmctl.tokenization.load import Vocab
+from plmctl.objectives._text_to_text import PackedTextToText, Pair, TextToTextConfig
 
 
 class Config(TextToTextConfig):
@@ -29,19 +22,18 @@ class Config(TextToTextConfig):
     name: Literal["deshuffling"] = "deshuffling"
 
 
-class Deshuffling(TextToText, config=Config):
+class Deshuffling(PackedTextToText, config=Config):
     """Segments of one document each; ``seq_len`` counts the end token."""
-
-    def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-    ) -> None:
-        super().__init__(config, store, vocab, seed, size=seq_len - 1)
 
     def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
         """The tokens in random order, and as they are."""
         return Pair(Ragged(shuffled(ids, lengths, keys), lengths), Ragged(ids, lengths))
 
-    def expected(self) -> dict[str, float]:
+    def sizes(self, lengths: Ints, keys: Keys) -> tuple[Ints, Ints]:
         """Input and target are equally long."""
-        mean = float((self.ends - self.starts).mean() + 1) if len(self) else 0.0
-        return {"mean_length": mean, "mean_target_length": mean}
+        return lengths, lengths
+
+    def expected(self) -> dict[str, float]:
+        """All of the text, and an end token per segment."""
+        tokens = float((self.ends - self.starts + 1).sum())
+        return dict.fromkeys(("mean_length", "mean_target_length"), tokens / max(1, len(self)))

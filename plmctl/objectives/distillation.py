@@ -116,7 +116,7 @@ class Distillation(MaskedObjective, config=Config):
             masks = RareMasker(**vars(masks), weights=weights)
         super().__init__(masks)
         self.config = config
-        self.starts, self.ends = document_rows(store, seq_len - 2)
+        self.starts, self.ends = document_rows(store, vocab, seq_len - 2)
 
     @classmethod
     def check(

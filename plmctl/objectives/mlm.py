@@ -25,6 +25,8 @@ from plmctl.objectives._masked import (
     check_documents,
     document_rows,
     masker,
+    stripped_spans,
+    white_key,
 )
 from plmctl.objectives.base import Objective
 
@@ -85,17 +87,18 @@ class MaskedLM(MaskedObjective, config=Config):
         super().__init__(masker(config, store, vocab, seed))
         self.lines: LineStream | None = None
         if config.packing == "documents":
-            self.starts, self.ends = document_rows(store, seq_len - 2)
+            self.starts, self.ends = document_rows(store, vocab, seq_len - 2)
             return
-        across = config.packing == "full_sentences"
-        starts = cached_array(
-            store,
-            ("lines", across),
-            np.int64,
-            lambda: line_edges(store.sentences, store.documents, separated=across),
+        across, documents = config.packing == "full_sentences", store.documents
+        sentences = stripped_spans(
+            store, vocab, ("sentences",), store.sentences[:-1], store.sentences[1:]
         )
-        lines = self.lines = LineStream(starts, None if across else store.documents)
-        rule = ("rows of lines", across, seq_len - 1)
+        rule = ("lines", across, *white_key(vocab))
+        starts = cached_array(
+            store, rule, np.int64, lambda: line_edges(*sentences, documents, separated=across)
+        )
+        lines = self.lines = LineStream(starts, sentences[0], documents, separated=across)
+        rule = ("rows of lines", across, seq_len - 1, *white_key(vocab))
         edges = cached_array(store, rule, np.int64, lambda: lines.edges(seq_len - 1))
         self.starts, self.ends = edges[:-1], edges[1:]
 

@@ -78,7 +78,7 @@ class SpanBoundaryObjective(Objective, config=Config):
         self.specials = {PAD: pad, CLS: cls, SEP: sep}
         self.config, self.store = config, store
         self.key = int(fold(seed, stream("mask")))
-        self.starts, self.ends = document_rows(store, seq_len - 2)
+        self.starts, self.ends = document_rows(store, vocab, seq_len - 2)
 
     @classmethod
     def targets_per_token(cls, config: ObjectiveConfig) -> float:

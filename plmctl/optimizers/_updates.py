@@ -6,7 +6,7 @@ The optimizers import it when they make one, so that reading a config needs no P
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,8 @@ class Moments(Optimizer):
         lr: Learning rate.
         betas: Decay of the running means of the gradient and of its square.
         eps: Added to the root.
-        bias_correction: Divide the means by 1 - beta^t; BERT's and ALBERT's code does not.
+        bias_correction: Divide the means by 1 - beta^t; BERT's and ALBERT's code does not. "rate":
+            multiply the learning rate by what remains of both, as GPT-1's code does.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Moments(Optimizer):
         *,
         betas: tuple[float, float],
         eps: float,
-        bias_correction: bool,
+        bias_correction: bool | Literal["rate"],
     ) -> None:
         super().__init__(
             params,
@@ -98,9 +99,11 @@ def _update(parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any
     (beta1, beta2), updates = group["betas"], state["step"].item()
     mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
     square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    first, second = 1.0, 1.0
+    rate, first, second = group["lr"], 1.0, 1.0
     if group["bias_correction"]:
         first, second = 1 - beta1**updates, 1 - beta2**updates
+    if group["bias_correction"] == "rate":
+        rate, first, second = rate * second**0.5 / first, 1.0, 1.0
     update = (mean / first) / ((square / second).sqrt() + group["eps"])
     update.add_(parameter, alpha=group["weight_decay"])
     if group["layerwise"]:
@@ -108,7 +111,7 @@ def _update(parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any
         # A branch in Python would wait for the device at every tensor.
         ratio = torch.where((weight > 0) & (length > 0), weight / length, 1.0)
         update.mul_(ratio)
-    parameter.add_(update, alpha=-group["lr"])
+    parameter.add_(update, alpha=-rate)
 
 
 # --- Muon for hidden matrices and AdamW for the rest, behind one optimizer ---

@@ -17,12 +17,14 @@ Config = OptimConfig
 class AdamW(Optimizer[OptimConfig], config=OptimConfig):
     """AdamW; with ``bias_correction: false`` google-research/bert's (optimization.py).
 
+    With ``bias_correction: rate`` it is openai/finetune-transformer-lm's (opt.py).
+
     Biases and LayerNorm parameters, everything with one dimension, have no weight decay: the usual
     exclusion, which for BERT's names is exactly the original's.
     """
 
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-        """See the base class; without bias correction there is no fused kernel."""
+        """See the base class; without the usual bias correction there is no fused kernel."""
         import torch
 
         from plmctl.optimizers._updates import Moments, decay_groups, trained
@@ -31,8 +33,14 @@ class AdamW(Optimizer[OptimConfig], config=OptimConfig):
         groups = decay_groups(network, config.weight_decay)
         if config.decay == "all":
             groups = [{"params": trained(network), "weight_decay": config.weight_decay}]
-        if config.bias_correction:
+        if config.bias_correction is True:
             return torch.optim.AdamW(
                 groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused
             )
-        return Moments(groups, config.lr, betas=config.betas, eps=config.eps, bias_correction=False)
+        return Moments(
+            groups,
+            config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            bias_correction=config.bias_correction,
+        )

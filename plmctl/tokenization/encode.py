@@ -187,19 +187,28 @@ class Encoder:
         )
         return bool(spaced != plainly)
 
-    def stretches(self, text: str, size: int) -> list[str]:
+    def stretches(self, text: str, size: int, lines: Sequence[int] = ()) -> list[str]:
         """Consecutive parts of a text, of about ``size`` characters, that give the ids of the text.
 
         The text is cut before white space, where no word of GPT-2's expression crosses. Other
         tokenizers get the whole text.
+
+        Args:
+            text: A text.
+            size: Characters of a part.
+            lines: Where lines begin, after their white space. A line after a space is a part of its
+                own: its first word does not include the space, as if the line were encoded alone.
         """
-        if self._kind != "bytes" or len(text) <= size:
+        if self._kind != "bytes":
             return [text]
         cuts, at = [0], size
-        while match := _BEFORE_SPACE.search(text, at):
-            cuts.append(match.end())
-            at = match.end() + size
-        return [text[begin:end] for begin, end in itertools.pairwise([*cuts, len(text)])]
+        for line in [*(line for line in lines if text[line - 1 : line] == " "), len(text)]:
+            while (match := _BEFORE_SPACE.search(text, at, line)) and match.end() < line:
+                cuts.append(match.end())
+                at = match.end() + size
+            cuts.append(line)
+            at = line + size
+        return [text[begin:end] for begin, end in itertools.pairwise(cuts)]
 
     def with_places(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
         """Ids and word starts, as a call gives them, and the tokens at some places of the texts.

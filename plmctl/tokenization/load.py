@@ -5,11 +5,13 @@ from __future__ import annotations
 import codecs
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from plmctl import hub
+from plmctl.characters import SPACES
 from plmctl.tokenization.check import check_tokenizer, opening
 from plmctl.tokenization.seams import byte_table
 from plmctl.tokenization.units import SPACE_BYTE, SPACE_MARK
@@ -73,6 +75,7 @@ class Vocab:
         size: Largest id + 1: the number of rows of an embedding table.
         sentinels: Ids of ``<extra_id_0>``, ``<extra_id_1>`` ... (T5), up to the first missing one.
         words: The word of each id, if the tokenizer has whole words; else None.
+        white: Ids of byte-level BPE whose bytes all occur in white space, each with its bytes.
     """
 
     size: int
@@ -85,6 +88,7 @@ class Vocab:
     eos: int | None = None
     sentinels: tuple[int, ...] = ()
     words: tuple[str, ...] | None = None
+    white: tuple[tuple[int, bytes], ...] = ()
 
     @classmethod
     def from_folder(cls, source: str) -> Vocab:
@@ -116,7 +120,24 @@ class Vocab:
             words=tuple(sorted(vocab, key=vocab.__getitem__))
             if _is_whole_words(tokenizer)
             else None,
+            white=_white(vocab) if _is_byte_level(vocab) else (),
         )
+
+
+def _is_byte_level(vocab: Iterable[str]) -> bool:
+    return any(token.startswith(SPACE_BYTE) for token in vocab)
+
+
+def _white(vocab: dict[str, int]) -> tuple[tuple[int, bytes], ...]:
+    bytes_of_white_space = set(b"".join(SPACES))
+    letters = {
+        chr(code): byte for code, byte in byte_table().items() if byte in bytes_of_white_space
+    }
+    return tuple(
+        (id_, bytes(letters[letter] for letter in token))
+        for token, id_ in sorted(vocab.items(), key=itemgetter(1))
+        if token and letters.keys() >= set(token)
+    )
 
 
 def _is_whole_words(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -144,7 +165,7 @@ def token_texts(
     and those before it show their bytes.
     """
     vocabulary = tokenizer.get_vocab()
-    byte_level = any(token.startswith(SPACE_BYTE) for token in vocabulary)
+    byte_level = _is_byte_level(vocabulary)
     # GPT-2's vocabulary has "##" too, but not as a mark.
     spaced = not byte_level and any(token.startswith("##") for token in vocabulary)
     spaced = spaced or _is_whole_words(tokenizer)

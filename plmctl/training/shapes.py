@@ -68,7 +68,7 @@ def _wide(batch: Batch, width: int) -> Batch:
     cells = mask if decoded is None else decoded
     inputs, grown = dict(batch.inputs), 0
     for name, tensor in batch.inputs.items():
-        if name == "decoder_input_ids":
+        if name in ("decoder_input_ids", "decoder_texts"):
             inputs[name] = _padded(tensor, _decoder_width(batch, width))
         elif tensor.shape == mask.shape:
             inputs[name] = _padded(tensor, width)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from plmctl import registry
 from plmctl.commands.verify_resume import (
     Kill,
     compare_logs,
@@ -68,14 +69,58 @@ def albert() -> dict:
     }
 
 
-def t5() -> dict:
+def t5(objective: str = "span_corruption") -> dict:
     return pretrain_config("bert") | {
         "tokenizer": tokenizer("t5", "unigram", 200),
         "model": {"family": "t5", "size": "tiny", "d_model": 32, "d_ff": 48, "num_heads": 1},
-        "objective": {"name": "span_corruption"},
+        "objective": {"name": objective},
         "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
         "compute": {"device": "cpu"},  # in bf16, where the processor has it
     }
+
+
+def masked(family: str, objective: dict, **more: object) -> dict:
+    return pretrain_config("bert") | {
+        "model": BERT | {"family": family},
+        "objective": objective,
+        "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
+        **more,
+    }
+
+
+def roberta() -> dict:
+    objective = {"name": "mlm", "packing": "full_sentences", "count": "probabilistic"}
+    byte_bpe = tokenizer("roberta", "byte_bpe", 400)
+    return masked("roberta", objective | {"mask_specials": True}, tokenizer=byte_bpe)
+
+
+def distilbert() -> dict:
+    """A student of a BERT that is trained for two steps."""
+    if not Path("teacher").is_dir():
+        phases = [{"seq_len": 32, "steps": 2}]
+        train = {"batch_size": 8, "phases": phases}
+        write("teacher.yaml", pretrain_config("bert") | {"run": "teacher", "train": train})
+        assert run_main("pretrain", "teacher.yaml") == 0
+    student = {"family": "distilbert", "size": "tiny", "dim": 32, "n_heads": 2}
+    objective = {"name": "distillation", "teacher": "teacher/model"}
+    return masked("distilbert", objective, model=student)
+
+
+def gpt1() -> dict:
+    model = {"family": "gpt1", "size": "tiny", "n_embd": 32, "n_head": 2}
+    return pretrain_config("gpt2") | {
+        "tokenizer": tokenizer("gpt1", "bpe", 300),
+        "model": model,
+        "objective": {"name": "clm", "separator": "none"},
+        "optim": {"lr": 1e-3, "bias_correction": "rate"},
+        "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
+    }
+
+
+def gpt3() -> dict:
+    model = {"family": "gpt3", "size": "tiny", "n_embd": 32, "n_head": 2}
+    objective = {"name": "clm", "attention": "within"}
+    return gpt() | {"model": model, "objective": objective}
 
 
 def gpt() -> dict:
@@ -102,7 +147,19 @@ def elmo() -> dict:
     }
 
 
-CONFIGS = {"bert": bert, "albert": albert, "t5": t5, "gpt": gpt, "elmo": elmo}
+CONFIGS = {"bert": bert, "albert": albert, "t5": t5, "gpt2": gpt, "elmo": elmo}
+OTHERS = {
+    "roberta": roberta,
+    "spanbert": lambda: masked("spanbert", {"name": "mlm+sbo"}),
+    "distilbert": distilbert,
+    "gpt1": gpt1,
+    "gpt3": gpt3,
+    "t5-prefix": lambda: t5("prefix_lm"),
+}
+
+
+def test_every_family_is_verified() -> None:
+    assert set(registry.names("families")) <= CONFIGS.keys() | OTHERS.keys()
 
 
 def verified(name: str, kills: int, steps: int) -> dict:
@@ -113,9 +170,11 @@ def verified(name: str, kills: int, steps: int) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", [*CONFIGS, *(pytest.param(name, marks=pytest.mark.sweep) for name in OTHERS)]
+)
 def test_pretraining_survives_kills(name: str, world: Path) -> None:
-    write(f"oracle-{name}.yaml", CONFIGS[name]() | {"run": f"oracle-{name}"})
+    write(f"oracle-{name}.yaml", (CONFIGS | OTHERS)[name]() | {"run": f"oracle-{name}"})
     report = verified(name, kills=5, steps=24)
     assert report["proved"]
     assert not missing(moments(5, 1), [Kill(**kill) for kill in report["kills"]])

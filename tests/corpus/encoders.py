@@ -18,7 +18,7 @@ class LetterEncoder:
     vocab_size = 1_000
     keeps_white_space = False
 
-    def stretches(self, text: str, size: int) -> list[str]:
+    def stretches(self, text: str, size: int, lines: Sequence[int] = ()) -> list[str]:
         return [text]
 
     def with_places(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:

@@ -39,8 +39,9 @@ def offsets(sizes: list[int]) -> np.ndarray:
 def stream_of(documents: Documents, *, separated: bool) -> LineStream:
     sentences = offsets([size for document in documents for size in document])
     bounds = offsets([len(document) for document in documents])
-    lines = np.concatenate(list(line_edges(sentences, bounds, separated=separated)))
-    return LineStream(lines, None if separated else bounds)
+    starts, ends = sentences[:-1], sentences[1:]
+    lines = np.concatenate(list(line_edges(starts, ends, bounds, separated=separated)))
+    return LineStream(lines, starts, bounds, separated=separated)
 
 
 def bounds_of(chunks: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -163,8 +164,8 @@ def test_rows_do_not_depend_on_how_many_sentences_are_looked_at_together(
         ways = [
             block_edges(sentences, bounds, block, cut=cut),
             block_edges(sentences, np.array([0, len(sentences) - 1]), block, cut=cut),
-            line_edges(sentences, bounds, separated=True),
-            line_edges(sentences, bounds, separated=False),
+            line_edges(sentences[:-1], sentences[1:], bounds, separated=True),
+            line_edges(sentences[:-1], sentences[1:], bounds, separated=False),
         ]
         return [np.concatenate(list(way)).tolist() for way in ways]
 

@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from transformers import BertTokenizer
 
+from plmctl.config.sections import DataConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import DataError
 from plmctl.examples.keys import fold
 from plmctl.examples.pairing import Pairs, sentence_order_pairs
 from plmctl.models.base import Examples
 from plmctl.objectives.base import get_objective
+from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab
 from tests.builders import make_examples
+from tests.corpus.test_build import make
 from tests.objectives.reference import reference_store
 
 VOCAB = Vocab(size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=2, eos=3)
@@ -228,6 +232,23 @@ Reference = tuple[TokenStore, Vocab, np.ndarray]
 @pytest.fixture(scope="module")
 def reference(shared_data: Path) -> Reference:
     return reference_store(shared_data)
+
+
+@pytest.mark.slow
+def test_the_text_is_prepared_as_the_original_codes_read_it(
+    reference: Reference, shared_data: Path, tmp_path: Path
+) -> None:
+    """So the statistics below are those of a store that a command builds."""
+    folder = shared_data / "parity" / "objectives"
+    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(tmp_path / "tokenizer")
+    config = DataConfig(train=(str(folder / "shakespeare_docs.txt"),), valid=None, sentences="line")
+    prepared = make(config, tmp_path / "stores", encoder=Encoder(str(tmp_path / "tokenizer")))
+    built, listed = TokenStore.open(prepared.train), reference[0]
+    everywhere = np.arange(listed.num_tokens)
+    assert np.array_equal(built.documents, listed.documents)
+    assert np.array_equal(built.sentences, listed.sentences)
+    assert np.array_equal(built.tokens(everywhere), listed.tokens(everywhere))
+    assert np.array_equal(built.word_starts(everywhere), listed.word_starts(everywhere))
 
 
 @dataclass(frozen=True)

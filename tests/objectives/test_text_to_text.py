@@ -6,21 +6,25 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.evaluation.scoring import score
 from plmctl.examples.inspection import means
 from plmctl.models.base import Examples
+from plmctl.models.batch import Batch
 from plmctl.models.network import Network
 from plmctl.tokenization.load import Vocab
 from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.loop import take_step
+from plmctl.training.shapes import fixed
 from tests.builders import cpu_engine, make_examples, make_network, outcome_of_step
 
 SENTINELS = tuple(range(1099, 999, -1))
 VOCAB = Vocab(size=1100, pad=0, eos=1, unk=2, sentinels=SENTINELS)
-NAMES = ("span_corruption", "iid_denoising", "prefix_lm", "deshuffling")
+PACKED = ("prefix_lm", "deshuffling")
+NAMES = ("span_corruption", "iid_denoising", *PACKED)
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +45,29 @@ def network(version: str = "v1.0", seed: int = 0, dropout: float = 0.0) -> Netwo
 
 
 def rows(objective: Examples, epoch: int, samples: np.ndarray) -> list[tuple[list[int], list[int]]]:
-    """Input and target of each row, without padding."""
-    batch = objective.collate(np.full(len(samples), epoch), samples)
-    ids, mask = batch.inputs["input_ids"], batch.inputs["attention_mask"].bool()
-    width = batch.inputs["decoder_input_ids"].shape[1]
-    row = batch.inputs["positions"] // width
+    """Input and target of each example of the rows, without padding."""
+    return examples_of(objective.collate(np.full(len(samples), epoch), samples))
+
+
+def examples_of(batch: Batch) -> list[tuple[list[int], list[int]]]:
+    """The same of a batch: of rows of several examples, each of these."""
+    ids, number = batch.inputs["input_ids"], batch.inputs["attention_mask"]
+    decoder = batch.inputs["decoder_input_ids"]
+    labels = torch.full_like(decoder, -1).flatten()
+    labels[batch.inputs["positions"]] = batch.targets["lm"]
+    labels = labels.view_as(decoder)
+    texts = batch.inputs.get("decoder_texts", (labels >= 0).long())
     return [
-        (ids[n][mask[n]].tolist(), batch.targets["lm"][row == n].tolist())
-        for n in range(len(samples))
+        (ids[row][number[row] == text].tolist(), labels[row][texts[row] == text].tolist())
+        for row in range(len(ids))
+        for text in range(1, int(number[row].max()) + 1)
     ]
 
 
 def texts(store: TokenStore, objective: Examples) -> list[list[int]]:
-    spans = zip(objective.starts, objective.ends, strict=True)
+    """The segments, in the order in which the rows have them."""
+    order = objective.segments_of(np.zeros(len(objective), int), np.arange(len(objective)))[1]
+    spans = zip(objective.starts[order], objective.ends[order], strict=True)
     return [store.tokens(np.arange(start, end)).tolist() for start, end in spans]
 
 
@@ -82,13 +96,11 @@ def test_windows_hold_all_of_the_text(store: TokenStore) -> None:
 
 def test_decoders_read_the_target_shifted_right(store: TokenStore) -> None:
     batch = make_objective("prefix_lm", store).collate(np.zeros(8, int), np.arange(8))
-    decoder = batch.inputs["decoder_input_ids"]
-    labels = torch.zeros_like(decoder).flatten()
-    labels[batch.inputs["positions"]] = batch.targets["lm"]
-    labels = labels.view_as(decoder)
-    assert (decoder[:, 0] == 0).all()
-    assert torch.equal(decoder[:, 1:], labels[:, :-1])
-    assert ((labels == 1).sum(1) == 1).all()
+    decoder, number = batch.inputs["decoder_input_ids"], batch.inputs["decoder_texts"]
+    shifted = [decoder[row][number[row] == n].tolist() for row in range(8) for n in range(1, 99)]
+    targets = [target for _, target in examples_of(batch)]
+    assert [row for row in shifted if row] == [[0, *target[:-1]] for target in targets]
+    assert all(target.index(1) == len(target) - 1 for target in targets)
 
 
 def test_prefixes_and_continuations_are_the_text(store: TokenStore) -> None:
@@ -112,12 +124,52 @@ def test_prefix_lengths_are_uniform() -> None:
     """In segments of 511: 1..510, mean 255.5 (the original code's 4,000 rows: 1..510)."""
     store = TokenStore.from_lists([[[5] * 511]] * 3000, 1100)
     objective = make_objective("prefix_lm", store, 512)
-    lengths = (
-        objective.collate(np.zeros(3000, int), np.arange(3000)).inputs["attention_mask"].sum(1) - 1
-    )
+    assert len(objective) == 3000  # two whole segments and their ends are more than a row has
+    batch = objective.collate(np.zeros(3000, int), np.arange(3000))
+    lengths = batch.inputs["attention_mask"].sum(1).numpy() - 1
     assert lengths.min() <= 3
     assert lengths.max() >= 508
-    assert lengths.double().mean().item() == pytest.approx(255.5, abs=8)
+    assert lengths.mean() == pytest.approx(255.5, abs=8)
+
+
+def plain_rows(sizes: list[tuple[int, int]], room: int) -> list[list[int]]:
+    """mesh_tensorflow's pack_dataset over lists: batches of ``room`` examples, one open row."""
+    packed = []
+    for first in range(0, len(sizes), room):
+        row: list[int] = []
+        filled = [0, 0]
+        for number in range(first, min(first + room, len(sizes))):
+            if any(f + size > room for f, size in zip(filled, sizes[number], strict=True)):
+                packed.append(row)
+                row, filled = [], [0, 0]
+            row = [*row, number]
+            filled = [f + size for f, size in zip(filled, sizes[number], strict=True)]
+        packed.append(row)
+    return packed
+
+
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("seq_len", [64, 512])
+def test_rows_are_packed_as_in_the_original(name: str, seq_len: int, store: TokenStore) -> None:
+    objective = make_objective(name, store, seq_len)
+    for epoch in (0, 1):
+        samples = np.arange(len(objective._rows(epoch)) - 1)[: len(objective)]
+        _, order, row = objective.segments_of(np.full(len(samples), epoch), samples)
+        sizes = [(len(s), len(t)) for s, t in rows(objective, epoch, samples)]
+        expected = plain_rows(sizes, seq_len)
+        assert np.bincount(row).tolist() == list(map(len, expected))
+        if len(samples) == len(objective._rows(epoch)) - 1:
+            assert sorted(order.tolist()) == list(range(len(objective.starts)))
+    assert row.tolist() != objective.segments_of(np.zeros_like(samples), samples)[2].tolist()
+
+
+def test_an_epoch_that_is_shorter_begins_again(store: TokenStore) -> None:
+    objective = make_objective("prefix_lm", store, 64)
+    shorter = next(n for n in range(1, 99) if len(objective._rows(n)) < len(objective._rows(0)))
+    last = len(objective) - 1
+    again = last % (len(objective._rows(shorter)) - 1)
+    both = objective.collate(np.full(2, shorter), np.array([last, again]))
+    assert torch.equal(both.inputs["input_ids"][0], both.inputs["input_ids"][1])
 
 
 def test_deshuffling_asks_for_the_text(store: TokenStore) -> None:
@@ -175,21 +227,28 @@ def test_variants_of_iid_denoising(style: str, store: TokenStore) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("version", ["v1.0", "v1.1"])
 def test_loss_is_the_librarys_own(name: str, version: str, store: TokenStore) -> None:
+    """Of every example alone, without the others of its row; and of padded shapes."""
+    if name in PACKED:
+        store = TokenStore.from_lists([[list(range(3, 5 + n))] for n in range(80)], 1100)
     net, objective = network(version), make_objective(name, store)
     batch = objective.collate(np.zeros(16, int), np.arange(16))
-    decoder = batch.inputs["decoder_input_ids"]
-    labels = torch.full_like(decoder, -100).flatten()
-    labels[batch.inputs["positions"]] = batch.targets["lm"]
-    labels = labels.view_as(decoder)
+    alone = examples_of(batch)
+    assert (len(alone) > 16) == (name in PACKED)
+    sources, targets = (
+        [torch.tensor(side) for side in sides] for sides in zip(*alone, strict=True)
+    )
+    labels = pad_sequence(targets, batch_first=True, padding_value=-100)
+    ids = pad_sequence(sources, batch_first=True, padding_value=0)
     with torch.inference_mode():
         sums = objective.loss(net, batch)
-        theirs = net.model(
-            input_ids=batch.inputs["input_ids"],
-            attention_mask=batch.inputs["attention_mask"],
-            labels=labels,
-        )
+        theirs = net.model(input_ids=ids, attention_mask=(ids != 0).long(), labels=labels)
     ours = sums["lm"].item() / batch.counts()["lm"]
     assert ours == pytest.approx(theirs.loss.item(), rel=1e-6)
+    net.zero_grad()
+    wide = objective.loss(net, fixed(batch, 72))
+    assert wide["lm"].item() == pytest.approx(sums["lm"].item(), rel=1e-6)
+    wide["lm"].backward()
+    assert all(p.grad.isfinite().all() for p in net.parameters())
     log_z = theirs.logits[labels != -100].logsumexp(-1)
     assert sums["z_loss"].item() == pytest.approx(1e-4 * log_z.square().sum().item(), rel=1e-5)
     # Logits start with a variance of one, which costs half a nat over the uniform guess.

@@ -142,7 +142,7 @@ def batches(name: str, texts: TokenStore, rows: int, width: int | None) -> list[
 @pytest.mark.parametrize(
     ("name", "rows", "most", "added"),
     [
-        ("prefix_lm", 16, 3, 0.08),
+        ("prefix_lm", 16, 4, 0.08),
         ("prefix_lm", 128, 2, 0.02),
         ("span_corruption", 16, 2, 0.02),
         ("span_corruption", 128, 1, 0.02),
