@@ -549,7 +549,9 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
 
     say(f"scoring {run} on {source}")
     model = LoadedModel(str(Path(run) / "model"), make_accelerator(entry.config.compute))
-    examples, answers, _ = FinetunedTask(Config(data=(source,))).predict(model)
+    examples, answers, _ = FinetunedTask(
+        Config(data=(source,), metrics=entry.config.task.metrics)
+    ).predict(model)
     document = {
         "kind": "eval",
         "model": model.name,

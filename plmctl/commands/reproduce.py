@@ -16,6 +16,7 @@ from plmctl.commands.verify_resume import (
 from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
 from plmctl.files import read_json
+from plmctl.metrics.modules import is_ours
 from plmctl.reporting.run_files import no_run
 from plmctl.reporting.tables import rows_table
 from plmctl.run.budget import copy_decision
@@ -100,7 +101,14 @@ def _original(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
             f"{folder}: metrics.jsonl has no loss yet",
             "wait until log.every steps are done",
         )
-    return parse(model_of(kind), path), log, environment
+    config: Any = parse(model_of(kind), path)
+    code = [name for name in config.task.metrics if not is_ours(name)] if kind == "finetune" else []
+    if code:
+        raise ConfigError(
+            f"{path}: its metric {code[0]!r} is code, which a run folder cannot have run",
+            f"if you trust it, train from the config yourself: plmctl finetune {path} run=NEW",
+        )
+    return config, log, environment
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, list[Any]]:
