@@ -784,6 +784,7 @@ def _pieces(folder: Path) -> list[list[str]]:
 
     try:
         tokenizer = Tokenizer.from_str(written.decode("utf-8"))
+        tokenizer.encode_special_tokens = True  # text that looks like one is text, as in training
         cuts = [tokenizer.encode(line, add_special_tokens=False).offsets for line in lines]
     except Exception:  # what `tokenizers` raises for a damaged file
         return []

@@ -142,7 +142,7 @@ class Encoder:
         """The same tokenizer, but the offsets of a token include its white space."""
         from tokenizers.processors import ByteLevel
 
-        tokenizer = plain_tokenizer(Tokenizer.from_str(self._tokenizer.to_str()))
+        tokenizer = plain_tokenizer(Tokenizer.from_file(str(self._path)))
         tokenizer.post_processor = ByteLevel(trim_offsets=False)
         return tokenizer
 
