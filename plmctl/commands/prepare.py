@@ -81,7 +81,10 @@ class PreparedText:
         }
         counts["train"] |= {} if self.num_words is None else {"words": self.num_words}
         files = [source for one in self.manifests for source in one["sources"]]
-        listed = {file["name"]: file["sha256"] for file in files[:_LISTED]}
+        # A file at a URL has a stamp, a data set of the Hub nothing.
+        listed = {
+            file["name"]: file.get("sha256") or file.get("stamp", "") for file in files[:_LISTED]
+        }
         return {**counts, "files": len(files), "sources": listed}
 
     @property
