@@ -5,7 +5,7 @@ import sys
 from typing import NoReturn
 
 from plmctl.cpus import set_up_threads
-from plmctl.errors import ConfigError, PlmError, machine_error
+from plmctl.errors import ConfigError, PlmError, machine_error, name_error
 from plmctl.formatting import printable
 from plmctl.hub import check_port
 from plmctl.startup import start_quickly
@@ -50,7 +50,7 @@ def main() -> None:
             raise
         raise SystemExit(1) from None
     except Exception as error:
-        known = machine_error(error)
+        known = machine_error(error) or name_error(error)
         if debug or known is None:
             raise
         _fail(known)
@@ -87,8 +87,11 @@ def _worker() -> None:
     The processes of a run end at different times, and the threads of the group can abort one that
     exits while another still works (exit 134 after a finished run). Everything is written by then.
     """
+    from plmctl.run.launch import end_with_launcher
+
     code = 0
     try:
+        end_with_launcher()
         main()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)

@@ -51,6 +51,7 @@ SHARED = {
     "cpus",
     "errors",
     "files",
+    "folders",
     "hashing",
     "hub",
     "registry",

@@ -15,14 +15,13 @@ from plmctl.commands.verify_resume import (
 )
 from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
-from plmctl.files import read_json
+from plmctl.files import read_json, reserved
 from plmctl.metrics.modules import is_ours
 from plmctl.reporting.run_files import no_run
 from plmctl.reporting.tables import rows_table
 from plmctl.run.budget import copy_decision
 from plmctl.run.configs import model_of
 from plmctl.run.display import say, show_result
-from plmctl.run.folder import free_name
 
 _LINES = 20  # logged losses to compare
 # What environment.json has of the machine and the code.
@@ -45,7 +44,7 @@ def run(folder: Path, *, lines: int = _LINES, keep: bool, as_json: bool) -> None
     config, log, environment = _original(folder)
     losses = [line for line in log if "loss" in line][:lines]
     until = losses[-1]["step"]
-    again = free_name(f"{folder}.again")
+    again = reserved(f"{folder}.again", folder=True)
     output = again.with_name(f"{again.name}.log")
     compute = config.compute
     if compute.precision == "auto":  # then it was that machine's, and an earlier version's on a CPU

@@ -28,6 +28,7 @@ from transformers.utils.hub import cached_file
 from plmctl import hub
 from plmctl.errors import ConfigError, DataError, PlmError, machine_error, read_error
 from plmctl.files import read_json
+from plmctl.folders import refuse_links
 from plmctl.models.fast import use_fused_attention
 
 # --- The config of a folder, plmctl's own networks among them ---
@@ -40,11 +41,15 @@ def config_of(source: str) -> PreTrainedConfig:
     """The config of a model folder or Hub id.
 
     Raises:
+        ConfigError: As ``folders.refuse_links``.
         DataError: It cannot be read, or is of no known kind of model.
     """
     _register_own_networks()
+    refuse_links(Path(hub.local(source)))
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(hub.local(source))
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            hub.local(source), trust_remote_code=False
+        )
     except Exception as error:  # noqa: BLE001 - a damaged file can raise anything in there
         raise machine_error(error) or DataError(
             f"{source}: its config.json cannot be used: {_first_line(error)}",
@@ -184,6 +189,7 @@ def load_network(
             have another shape than config.json says; or the folder's tokenizer has ids without an
             embedding. The message names the tensors.
     """
+    refuse_links(Path(hub.local(source)))
     _check_index(hub.local(source))
     try:
         network, info = cls.from_pretrained(

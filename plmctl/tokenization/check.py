@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError, DataError, PlmError, machine_error
 from plmctl.files import write_atomically
+from plmctl.folders import refuse_links
 from plmctl.hashing import sha256_of
 from plmctl.tokenization.units import plain_tokenizer
 
@@ -34,9 +35,10 @@ def check_tokenizer(source: str) -> None:
         source: A folder; anything else is not checked.
 
     Raises:
-        ConfigError: A file has changed or is missing.
+        ConfigError: A file has changed, is missing, or is a link out of the folder.
         DataError: The tokenizer gives other ids than when it was saved.
     """
+    refuse_links(Path(source))
     check_sums(source)
     check_probe(source)
 

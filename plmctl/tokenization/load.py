@@ -45,7 +45,9 @@ def open_tokenizer(source: str) -> PreTrainedTokenizerBase:
     source = hub.local(source)
     check_tokenizer(source)
     with opening(source):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=False
+        )
     return tokenizer
 
 
