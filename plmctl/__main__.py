@@ -4,6 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
+from plmctl.addresses import shown
 from plmctl.cpus import set_up_threads
 from plmctl.errors import ConfigError, PlmError, machine_error, name_error
 from plmctl.formatting import printable
@@ -70,7 +71,7 @@ def _check_text(arguments: list[str]) -> None:
 def _fail(error: PlmError) -> NoReturn:
     # The processes of a run have the same error: one of each machine prints it.
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(printable(f"plmctl: {error}"), file=sys.stderr)
+        print(printable(shown(f"plmctl: {error}")), file=sys.stderr)
     raise SystemExit(error.exit_code) from None
 
 

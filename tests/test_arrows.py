@@ -46,6 +46,7 @@ ALLOWED = {
     },
 }  # fmt: skip
 SHARED = {
+    "addresses",
     "arrays",
     "characters",
     "cpus",

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from plmctl.addresses import all_shown, shown
 from plmctl.config.sections import DataConfig, MixtureSource, PrepareConfig
 from plmctl.corpus.build import (
     Executor,
@@ -189,13 +190,15 @@ def _write_card(card: CardRequest, config: PretrainConfig, text: PreparedText) -
             (name, weight, manifest)
             for (name, weight), manifest in zip(mixed or [("", None)], text.manifests, strict=True)
         ],
-        sizes={source.name: size_of(source) for source in resolve((*train, *valid))},
-        settings=data.model_dump(mode="json", exclude_defaults=True) | {"valid": data.valid},
+        sizes={shown(source.name): size_of(source) for source in resolve((*train, *valid))},
+        settings=all_shown(
+            data.model_dump(mode="json", exclude_defaults=True) | {"valid": data.valid}
+        ),
         tokenizer=config.tokenizer,
         digest=text.hashes["data"],
         sentences=text.sentences,
         words=f"split by {text.word_rule}" if text.num_words else f"not counted: {text.word_rule}",
-        command=("plmctl", *sys.argv[1:]),
+        command=("plmctl", *map(shown, sys.argv[1:])),
         version=version("plmctl"),
     )
     with writing(card.file):

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.addresses import shown
 from plmctl.arrays import Ints, text_batches
 from plmctl.corpus.document import Document, hash_of, share_of
 from plmctl.corpus.reading import (
@@ -665,7 +666,7 @@ def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[
     for task, fact in zip(tasks, facts, strict=True):
         for part, (unit, hashes) in zip(task.first_parts, task.source_facts(fact), strict=True):
             documents = unit if part.source.kind == "text" else "row"
-            source = {"name": part.source.name, "documents": documents}
+            source = {"name": shown(part.source.name), "documents": documents}
             if hashes:
                 key = "stamp" if isinstance(part.source.path, RemoteFile) else "sha256"
                 source[key] = hashes[0] if len(hashes) == 1 else digest_of_json(hashes)

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from plmctl.addresses import shown
 from plmctl.config.base import Model
 from plmctl.config.load import difference, dump, parse
 from plmctl.errors import ConfigError, DataError, PlmError, Preempted
@@ -258,7 +259,7 @@ def write_status(
     """
     document: dict[str, object] = {"status": name, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     if message:
-        document["message"] = message
+        document["message"] = shown(message)
     if files:
         document["files"] = list(files)
     with writing(folder / _STATUS) as path:
@@ -460,7 +461,7 @@ def write_environment(
 
     cuda = torch.cuda.is_available()
     facts = {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *map(shown, sys.argv[1:])],
         "versions": versions(),
         "python": platform.python_version(),
         "platform": platform.platform(),
