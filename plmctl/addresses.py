@@ -16,14 +16,15 @@ from plmctl.errors import ConfigError
 
 T = TypeVar("T")
 
-# What stands between `://` and the next `/` is a user before `@`, but not a container of Azure or a
-# repository of GitHub. A password may have a `/` although a URL may not.
+# What stands between the slashes and the next `/` is a user before `@`, but not a container of
+# Azure or a repository of GitHub. A password may have a `/` although a URL may not.
 _NO_USER = ("abfs", "abfss", "wasb", "wasbs", "github")
 _USER = re.compile(
-    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
+    # With one slash: as `Path` writes an address that was taken for a path.
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*(?=://)|https?|s3a?|gs|gcs|ssh|s?ftp|smb|webdavs?):/{1,2}"
     r"(?P<user>[^\s/?#\"'<>@:]*(?::(?!\d+(?:[/?#]|$))(?:(?!://)[^\s\"'<>])*)?|[^\s/?#\"'<>]*)@"
 )
-_QUERY = re.compile(r"(https?://[^\s?#\"'<>]*)[?#][^\s\"'<>]*")
+_QUERY = re.compile(r"(https?:/{1,2}[^\s?#\"'<>]*)[?#][^\s\"'<>]*?(?=[:,;)\]]*(?:[\s\"'<>]|$))")
 _SECRET = re.compile(
     r"(?i)sig|token|secret|pass|pwd|cred|auth|key|jwt|session|^x-(amz|goog|oss|cos|ms)-|policy"
 )
@@ -32,7 +33,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 def shown(text: str) -> str:
     """A text in which addresses have no user, no password and no query."""
-    if "://" not in text:
+    if ":/" not in text:
         return text
     return _QUERY.sub(r"\1", _USER.sub(_without_user, text))
 

@@ -19,6 +19,8 @@ from plmctl.errors import ConfigError
         ("https://host/a?b=1&sig=SECRET#c", "https://host/a", True),
         ("zip://a::https://me:SECRET@host/b?token=SECRET", "zip://a::https://host/b", True),
         ('[one, "http://me:SECRET@h/a"]', '[one, "http://h/a"]', True),
+        ("https:/me:SECRET@host/a?sig=SECRET: no such file", "https://host/a: no such file", True),
+        ("host:/me@here/x:y", "host:/me@here/x:y", False),
         ("http://host/a?download=true", "http://host/a", False),
         ("http://${ME}:${WORD}@host/a?sig=${SIG}", "http://host/a", False),
         ("sftp://me@host/a", "sftp://host/a", False),

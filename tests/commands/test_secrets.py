@@ -87,15 +87,15 @@ NAMES = (
 )  # fmt: skip
 QUICK = ("prepare", "init", "finetune", "model")
 FORMS = {
-    "password": f"http://{USER}:{WORD}@HOST/NAME",
-    "query": f"http://HOST/NAME?sig={WORD}",
-    "storage": f"s3://{USER}:{WORD}@HOST/NAME",
+    "password": f"http://{USER}:{WORD}@HOST/FILE",
+    "query": f"http://HOST/FILE?sig={WORD}",
+    "storage": f"s3://{USER}:{WORD}@HOST/FILE",
 }
 
 
 def check_refused(cli: Cli, world: Path, host: str, name: str, form: str, given: dict) -> None:
     text, rows = (
-        FORMS[form].replace("HOST", host).replace("NAME", file) for file in ("text.txt", "rows.tsv")
+        FORMS[form].replace("HOST", host).replace("FILE", file) for file in ("text.txt", "rows.tsv")
     )
     code, out, err = cli(*commands(text, rows, f"{name.split()[0]}-{form}", given)[name])
     assert code in (2, 3), err
@@ -138,7 +138,7 @@ def test_secrets_of_the_environment_leave_no_trace(
         ["board", ".", "--out", "kept-board.html"],
         ["push", "kept-pre", "me/x", "--dry-run"],
         ["export", "kept-pre", "kept-export"],
-        ["compare", "kept-pre"],
+        ["compare", "kept-pre", str(pretrained["bert"])],
         ["pretrain", "bert.yaml", f'data.train=["{text}"]', "run=kept-pre"],
         ["predict", "kept-ft/model", "--input", rows, "--output", "kept.jsonl"],
     ):
@@ -151,7 +151,7 @@ def test_secrets_of_the_environment_leave_no_trace(
     monkeypatch.setenv("WORD", f"{WORD}2")  # the server's answer has the address
     shutil.rmtree("stores")
     code, out, err = cli("pretrain", "bert.yaml", f'data.train=["{text}"]', "run=other")
-    assert code == 1
+    assert code in (1, 3)
     assert not traces(world, out, err)
 
 
