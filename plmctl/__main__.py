@@ -4,8 +4,9 @@ import os
 import sys
 from typing import NoReturn
 
+from plmctl.addresses import shown
 from plmctl.cpus import set_up_threads
-from plmctl.errors import ConfigError, PlmError, machine_error
+from plmctl.errors import ConfigError, PlmError, machine_error, name_error
 from plmctl.formatting import printable
 from plmctl.hub import check_port
 from plmctl.startup import start_quickly
@@ -50,7 +51,7 @@ def main() -> None:
             raise
         raise SystemExit(1) from None
     except Exception as error:
-        known = machine_error(error)
+        known = machine_error(error) or name_error(error)
         if debug or known is None:
             raise
         _fail(known)
@@ -70,7 +71,7 @@ def _check_text(arguments: list[str]) -> None:
 def _fail(error: PlmError) -> NoReturn:
     # The processes of a run have the same error: one of each machine prints it.
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(printable(f"plmctl: {error}"), file=sys.stderr)
+        print(printable(shown(f"plmctl: {error}")), file=sys.stderr)
     raise SystemExit(error.exit_code) from None
 
 
@@ -87,8 +88,11 @@ def _worker() -> None:
     The processes of a run end at different times, and the threads of the group can abort one that
     exits while another still works (exit 134 after a finished run). Everything is written by then.
     """
+    from plmctl.run.launch import end_with_launcher
+
     code = 0
     try:
+        end_with_launcher()
         main()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)

@@ -121,6 +121,15 @@ def machine_error(error: BaseException) -> PlmError | None:
     return PlmError(what, hint)
 
 
+def name_error(error: BaseException) -> ConfigError | None:
+    """The error for a path that no file can have; None for an error of another kind."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+        return None
+    shown = os.fsdecode(error.filename or "")
+    shown = shown if len(shown) <= 100 else f"{shown[:60]}...{shown[-20:]}"
+    return ConfigError(f"{shown}: {error.strerror}", "name another file or folder")
+
+
 def read_error(error: BaseException, otherwise: PlmError) -> PlmError:
     """The error for a file that cannot be read: ``otherwise``, unless the machine is the reason.
 

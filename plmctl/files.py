@@ -4,11 +4,16 @@ Everything is written under a temporary name, flushed to the disk, and renamed.
 """
 
 import errno
+import glob
+import itertools
 import json
 import os
+import platform
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,25 +27,30 @@ CHECKSUM = "checksum"
 
 
 @contextmanager
-def new_file(path: Path, *, several_writers: bool = False) -> Iterator[BinaryIO]:
+def new_file(
+    path: Path, *, several_writers: bool = False, replaces: bool = True
+) -> Iterator[BinaryIO]:
     """A file to write to; it gets its name when the block ends without an error.
 
     Args:
-        path: The name; an existing file is replaced.
+        path: The name.
         several_writers: Other processes may write the same file at the same time, so the temporary
-            name contains the process id.
+            name is of this process; what killed ones left is removed.
+        replaces: An existing file is replaced; False: moved aside.
 
     Yields:
         The file under its temporary name; it is removed after an error.
     """
-    process = f"{os.getpid()}." if several_writers else ""
-    beside = path.with_name(f".{path.name}.{process}writing")
+    beside = _own_name(path) if several_writers else path.with_name(f".{path.name}.writing")
     try:
         with beside.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        if replaces:
+            beside.replace(path)
+        else:
+            _name_new(beside, path)
     except OSError as error:
         _name(error, beside, path)
         raise
@@ -65,17 +75,84 @@ def write_atomically(
             file.write(part)
 
 
+def _name_new(beside: Path, path: Path) -> None:
+    """Give a file its name, and move aside what has it, although others do so at the same time."""
+    while True:
+        try:
+            os.link(beside, path)  # unlike a rename, refused if there is something
+            return
+        except FileExistsError:
+            with suppress(FileNotFoundError):
+                move_aside(path)
+        except OSError:  # a file system without links
+            if path.exists():
+                move_aside(path)
+            beside.replace(path)
+            return
+
+
+def _own_name(path: Path) -> Path:
+    """A temporary name of this process; those of processes of this machine that ended are removed.
+
+    The name has the machine too: on a shared disk, others cannot know which processes live.
+    """
+    machine = sha256(platform.node().encode()).hexdigest()[:6]
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*-{machine}.writing"):
+        number = left.name.removeprefix(f".{path.name}.").partition("-")[0]
+        if number.isdecimal() and not _is_alive(int(number)):
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+    return path.with_name(f".{path.name}.{os.getpid()}-{machine}.writing")
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # of another user
+        return True
+    return True
+
+
+def move_aside(path: Path) -> Path:
+    """Give a file or a folder a name that nothing has, ``NAME.old-TIME``; nothing is replaced.
+
+    Raises:
+        FileNotFoundError: It is not there, or another process moved it.
+    """
+    aside = reserved(f"{path}.old-{time.strftime('%Y%m%d-%H%M%S')}", folder=path.is_dir())
+    try:
+        return path.rename(aside)  # onto what was reserved, which is empty
+    except OSError:
+        aside.rmdir() if aside.is_dir() else aside.unlink()
+        raise
+
+
+def reserved(name: str, *, folder: bool) -> Path:
+    """An empty file or folder that is new, even if several processes ask: NAME, NAME-2 ..."""
+    for number in itertools.count(1):
+        path = Path(name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):
+            path.mkdir(parents=True) if folder else path.touch(exist_ok=False)
+            return path
+    raise AssertionError
+
+
 @contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
+def new_folder(target: Path, *, several_writers: bool = False) -> Iterator[Path]:
     """A folder to write files to; it gets its name when the block ends without an error.
 
     Args:
         target: The name, which must not exist when the block ends.
+        several_writers: As for ``new_file``.
 
     Yields:
         The temporary name, which does not exist yet; it is removed after an error.
+
+    Raises:
+        PlmError: The name exists when the block ends.
     """
-    beside = target.with_name(f".{target.name}.writing")
+    beside = _own_name(target) if several_writers else target.with_name(f".{target.name}.writing")
     shutil.rmtree(beside, ignore_errors=True)
     try:
         yield beside
@@ -85,6 +162,10 @@ def new_folder(target: Path) -> Iterator[Path]:
         sync(beside)
         beside.rename(target)
     except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            raise PlmError(
+                f"{target}: another command wrote it meanwhile", "name another folder"
+            ) from error
         _name(error, beside, target)
         raise
     finally:

@@ -46,11 +46,13 @@ ALLOWED = {
     },
 }  # fmt: skip
 SHARED = {
+    "addresses",
     "arrays",
     "characters",
     "cpus",
     "errors",
     "files",
+    "folders",
     "hashing",
     "hub",
     "registry",

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from plmctl.errors import PlmError, machine_error
-from plmctl.files import new_file, new_folder, writing
+from plmctl.files import move_aside, new_file, new_folder, reserved, writing
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
@@ -69,3 +69,61 @@ def test_a_full_disk_is_said_of_the_file_and_leaves_no_other(tmp_path: Path) -> 
     with pytest.raises(OSError, match="full") as bare, new_file(tmp_path / "b"):
         raise OSError(errno.ENOSPC, "full")
     assert bare.value.filename == str(tmp_path / "b")
+
+
+def test_several_writers_of_one_file_lose_nothing(tmp_path: Path) -> None:
+    """In one second, so that the names of those that are moved aside are the same."""
+    path = tmp_path / "out"
+    children = []
+    for number in range(8):
+        pid = os.fork()
+        if pid == 0:
+            for part in range(5):
+                with new_file(path, several_writers=True, replaces=False) as file:
+                    file.write(f"{number}.{part}".encode())
+            os._exit(0)
+        children.append(pid)
+    assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
+    there = sorted(one.read_text() for one in tmp_path.iterdir())
+    assert there == sorted(f"{number}.{part}" for number in range(8) for part in range(5))
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        file, folder = (
+            new_file(tmp_path / "a", several_writers=True),
+            new_folder(tmp_path / "b", several_writers=True),
+        )
+        file.__enter__()
+        folder.__enter__().mkdir()
+        os._exit(0)  # as if it was killed: nothing is cleaned up
+    os.waitpid(pid, 0)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert len(left) == 2
+    living = tmp_path / f".a.1-{max(left).rpartition('-')[2]}"
+    living.touch()  # of a process that lives
+    with new_file(tmp_path / "a", several_writers=True) as file:
+        file.write(b"x")
+    with new_folder(tmp_path / "b", several_writers=True) as folder:
+        folder.mkdir()
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", living.name}
+
+
+def test_a_folder_that_another_command_wrote_meanwhile_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(PlmError, match="another command wrote it"):  # noqa: PT012, SIM117
+        with new_folder(tmp_path / "a", several_writers=True) as folder:
+            folder.mkdir()
+            (tmp_path / "a").mkdir()
+            (tmp_path / "a" / "theirs").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["a", "theirs"]
+
+
+def test_a_name_is_reserved_once(tmp_path: Path) -> None:
+    names = [reserved(str(tmp_path / "x"), folder=folder).name for folder in (True, False, True)]
+    assert names == ["x", "x-2", "x-3"]
+    for content in "ab":
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / content).touch()
+        move_aside(tmp_path / "run")
+    assert len(list(tmp_path.glob("run.old-*/?"))) == 2

@@ -121,7 +121,8 @@ def evaluate(
     if data or tasks or seeds or grid or jobs:
         raise ConfigError("--data, --tasks, --seeds, --grid and --jobs need --suite")
     # A folder of data may have the name of the shipped config that reads it, as blimp/ has.
-    is_tokenizer = os.path.isfile(config / "tokenizer.json")
+    names = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model")
+    is_tokenizer = any(os.path.isfile(config / name) for name in names)
     path = config if is_tokenizer else config_file(config, "eval")
     if path.is_dir():
         from plmctl.commands import evaluate_tokenizers as tokenizers

@@ -560,7 +560,9 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
         return kept
     say(f"scoring {run} on {source}")
     model = LoadedModel(folder, make_accelerator(entry.config.compute))
-    examples, answers, _ = FinetunedTask(Config(data=(source,))).predict(model)
+    examples, answers, _ = FinetunedTask(
+        Config(data=(source,), metrics=entry.config.task.metrics)
+    ).predict(model)
     document = {
         "kind": "eval",
         "model": model.name,

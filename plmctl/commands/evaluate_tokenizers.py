@@ -6,16 +6,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from plmctl.corpus.document import read_lines
 from plmctl.errors import ConfigError, DataError
 from plmctl.reporting.html import save_page
 from plmctl.reporting.tokenizer_report import tokenizer_page, tokenizer_tables
 from plmctl.run.display import say, show_result
 from plmctl.tokenization import quality
-from plmctl.tokenization.check import check_tokenizer, opening
-from plmctl.tokenization.units import plain_tokenizer
+from plmctl.tokenization.check import check_tokenizer
+from plmctl.tokenization.encode import Encoder
 
 HELD_OUT = "held_out.txt"
 """The lines that training held out, in the folder's ``eval``."""
@@ -32,10 +30,9 @@ def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json
     """Measure, print, and write the page if ``out`` names one."""
     paths = list(dict.fromkeys(folders))
     for path in paths:
-        if not (Path(path) / "tokenizer.json").is_file():
-            raise ConfigError(
-                f"{path}: not a tokenizer folder (no tokenizer.json)", "name only tokenizer folders"
-            )
+        if not Path(path).is_dir():
+            raise ConfigError(f"{path}: not a tokenizer folder", "name only tokenizer folders")
+        check_tokenizer(path)
         if (Path(path) / "config.json").is_file() and not text:
             raise ConfigError(
                 f"{path} is a model folder",
@@ -57,9 +54,7 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
     names = _names(paths)
     tokenizers, results, measured = {}, {}, []
     for name, path in zip(names, paths, strict=True):
-        check_tokenizer(path)
-        with opening(path):
-            tokenizer = plain_tokenizer(Tokenizer.from_file(str(Path(path) / "tokenizer.json")))
+        tokenizer = Encoder(path).open()
         tokenizers[name] = tokenizer
         result = quality.measure(tokenizer, lines)
         sizes = quality.sizes_of(tokenizer)

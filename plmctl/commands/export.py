@@ -67,7 +67,7 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     # The checkpoint has the weights of every head.
     network = make_network(config, tokenizer, new_heads=lambda heads: None)
     load_weights(checkpoint, network.model, averaged=True)
-    with writing(target), new_folder(target) as beside:
+    with writing(target), new_folder(target, several_writers=True) as beside:
         write_model(beside, network.model, tokenizer)
         step = int(checkpoint.name.removeprefix("step-"))
         card = model_card(folder, type(network.model).__name__, step=step)

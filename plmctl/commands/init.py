@@ -719,7 +719,7 @@ def _write(
     """
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    with writing(out), new_folder(out) as beside:
+    with writing(out), new_folder(out, several_writers=True) as beside:
         beside.mkdir()
         draft = beside / "pretrain.yaml"
         write_atomically(draft, pretrain_yaml(out, proposal, corpus))

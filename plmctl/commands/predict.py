@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -27,7 +26,7 @@ from plmctl.formatting import printable_json
 from plmctl.reporting.tables import rows_table
 from plmctl.run.display import say, show_result
 from plmctl.run.preflight import check_model
-from plmctl.tasks.base import ReadableAnswer, read_finetuned
+from plmctl.tasks.base import Answer, ReadableAnswer, read_finetuned
 
 if TYPE_CHECKING:
     from plmctl.evaluation.model import LoadedModel
@@ -195,18 +194,37 @@ def run_rows(
     rows = _read(source)
     loaded = LoadedModel(model, make_accelerator(ComputeConfig()))
     answering, count = FinetunedModel(loaded, finetuned), 0
+    renamed: set[str] = set()
     with _writing(path) as file:
         while chunk := list(islice(rows, _CHUNK)):
             refuse_empty(chunk, finetuned.task.text_columns())
             answers = answering.answers(answering.examples(chunk, "predict"))
             for row, answer in zip(chunk, answers, strict=True):
                 # Parquet has values that JSON does not have, such as dates.
-                file.write(printable_json({**row.values, **answer}) + "\n")
+                values = _beside(row.values, answer)
+                renamed |= values.keys() - row.values.keys()
+                file.write(printable_json({**values, **answer}) + "\n")
             count += len(chunk)
             file.flush()
         if not count:
             raise DataError(f"no rows in {source}", "is the path right?")
+    if renamed:
+        say(
+            "columns of the rows that have the name of an answer's are there as "
+            f"{', '.join(sorted(renamed))}"
+        )
     say(f"{count:,} rows answered{'' if path is None else f': {path}'}")
+
+
+def _beside(values: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+    """The values of a row; ``input_NAME`` where an answer has another value of the same name."""
+    kept = {}
+    for name, value in values.items():
+        clashes = name in answer and answer[name] != value
+        while clashes and (name in answer or name in values):
+            name = f"input_{name}"
+        kept[name] = value
+    return kept
 
 
 def _fields(columns: Sequence[str]) -> Mapping[str, Any]:
@@ -232,7 +250,7 @@ def _writing(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
-    with writing(path), new_file(path, several_writers=True) as file:
+    with writing(path), new_file(path, several_writers=True, replaces=False) as file:
         yield TextIOWrapper(file, encoding="utf-8", write_through=True)
         if path.exists():
-            path.rename(path.with_name(f"{path.name}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
+            say(f"{path}: what was there is kept, as {path.name}.old-TIME")

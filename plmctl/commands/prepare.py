@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from plmctl.addresses import all_shown, shown
 from plmctl.config.sections import DataConfig, MixtureSource, PrepareConfig
 from plmctl.corpus.build import (
     Executor,
@@ -81,7 +82,10 @@ class PreparedText:
         }
         counts["train"] |= {} if self.num_words is None else {"words": self.num_words}
         files = [source for one in self.manifests for source in one["sources"]]
-        listed = {file["name"]: file["sha256"] for file in files[:_LISTED]}
+        # A file at a URL has a stamp, a data set of the Hub nothing.
+        listed = {
+            file["name"]: file.get("sha256") or file.get("stamp", "") for file in files[:_LISTED]
+        }
         return {**counts, "files": len(files), "sources": listed}
 
     @property
@@ -186,13 +190,15 @@ def _write_card(card: CardRequest, config: PretrainConfig, text: PreparedText) -
             (name, weight, manifest)
             for (name, weight), manifest in zip(mixed or [("", None)], text.manifests, strict=True)
         ],
-        sizes={source.name: size_of(source) for source in resolve((*train, *valid))},
-        settings=data.model_dump(mode="json", exclude_defaults=True) | {"valid": data.valid},
+        sizes={shown(source.name): size_of(source) for source in resolve((*train, *valid))},
+        settings=all_shown(
+            data.model_dump(mode="json", exclude_defaults=True) | {"valid": data.valid}
+        ),
         tokenizer=config.tokenizer,
         digest=text.hashes["data"],
         sentences=text.sentences,
         words=f"split by {text.word_rule}" if text.num_words else f"not counted: {text.word_rule}",
-        command=("plmctl", *sys.argv[1:]),
+        command=("plmctl", *map(shown, sys.argv[1:])),
         version=version("plmctl"),
     )
     with writing(card.file):

@@ -6,6 +6,7 @@ Nothing else of plmctl uploads anything.
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from plmctl import hub
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import is_model, read_json
+from plmctl.folders import leads_out
 from plmctl.reporting.card import Publication, architecture_of, check_publication, hub_card
 from plmctl.run.display import say, show_result
 
@@ -190,8 +192,21 @@ def _check_weights(path: Path) -> None:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The files of a model folder but its card; hidden ones and unfinished ones stay."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    """The files of a model folder but its card; hidden ones and unfinished ones stay.
+
+    Raises:
+        ConfigError: One is a link out of the folder, or leads nowhere: nothing is uploaded.
+    """
+    paths = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and (leads_out(path, folder) or not path.exists()):
+            raise ConfigError(
+                f"{path}: a link that leads out of the folder, to {os.readlink(path)}; what it "
+                "leads to would be published",
+                "remove it, or put the file itself there",
+            )
+        if path.is_file():
+            paths.append(path)
     named = {path.relative_to(folder).as_posix(): path for path in paths}
     return {
         name: path

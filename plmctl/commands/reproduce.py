@@ -15,13 +15,13 @@ from plmctl.commands.verify_resume import (
 )
 from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
-from plmctl.files import read_json
+from plmctl.files import read_json, reserved
+from plmctl.metrics.modules import is_ours
 from plmctl.reporting.run_files import no_run
 from plmctl.reporting.tables import rows_table
 from plmctl.run.budget import copy_decision
 from plmctl.run.configs import model_of
 from plmctl.run.display import say, show_result
-from plmctl.run.folder import free_name
 
 _LINES = 20  # logged losses to compare
 # What environment.json has of the machine and the code.
@@ -44,7 +44,7 @@ def run(folder: Path, *, lines: int = _LINES, keep: bool, as_json: bool) -> None
     config, log, environment = _original(folder)
     losses = [line for line in log if "loss" in line][:lines]
     until = losses[-1]["step"]
-    again = free_name(f"{folder}.again")
+    again = reserved(f"{folder}.again", folder=True)
     output = again.with_name(f"{again.name}.log")
     compute = config.compute
     if compute.precision == "auto":  # then it was that machine's, and an earlier version's on a CPU
@@ -100,7 +100,14 @@ def _original(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
             f"{folder}: metrics.jsonl has no loss yet",
             "wait until log.every steps are done",
         )
-    return parse(model_of(kind), path), log, environment
+    config: Any = parse(model_of(kind), path)
+    code = [name for name in config.task.metrics if not is_ours(name)] if kind == "finetune" else []
+    if code:
+        raise ConfigError(
+            f"{path}: its metric {code[0]!r} is code, which a run folder cannot have run",
+            f"if you trust it, train from the config yourself: plmctl finetune {path} run=NEW",
+        )
+    return config, log, environment
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, list[Any]]:

@@ -28,6 +28,7 @@ from plmctl.run.folder import AtWork, check_run, open_run, write_results
 from plmctl.tokenization.check import SUMS, check_saved, check_tokenizer, write_probe, write_sums
 from plmctl.tokenization.load import load_tokenizer
 from plmctl.tokenization.train import Trained, estimate_memory, train
+from plmctl.tokenization.units import plain_copy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -218,7 +219,8 @@ def _measure(
 ) -> dict[str, Any]:
     """Measure how well the vocabulary fits the held-out text; write both."""
     lines = text.held_out
-    encoded = tokenizer(lines, add_special_tokens=False)["input_ids"]
+    encodings = plain_copy(tokenizer).encode_batch(list(lines), add_special_tokens=False)
+    encoded = [encoding.ids for encoding in encodings]
     tokens = sum(map(len, encoded))
     unknown = sum(ids.count(tokenizer.unk_token_id) for ids in encoded)
     metrics: dict[str, Any] = {"vocabulary": len(tokenizer), "class": type(tokenizer).__name__}

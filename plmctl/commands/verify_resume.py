@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError, PlmError, machine_error
-from plmctl.files import writing
+from plmctl.files import reserved, writing
 from plmctl.formatting import printable
 from plmctl.reporting.tables import rows_table
 from plmctl.run.budget import copy_decision
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
-from plmctl.run.folder import free_name
 from plmctl.run.launch import descendants
 from plmctl.run.preflight import RunConfig
 
@@ -80,9 +79,8 @@ def run(path: Path, overrides: Sequence[str], options: Options, *, as_json: bool
         )
     config: Any = load(kind, path, overrides)
     import_all(config)
-    base = free_name(f"{config.run}.verify")
-    with writing(base):
-        base.mkdir(parents=True)
+    with writing(Path(f"{config.run}.verify")):
+        base = reserved(f"{config.run}.verify", folder=True)
     checks, kills = _run_and_compare(config, options, base)
     equal = not any(check.different for check in checks)
     missed = missing(moments(options.kills, options.seed), kills)

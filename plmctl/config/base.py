@@ -8,11 +8,13 @@ are in ``plmctl/run/configs.py``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -34,6 +36,24 @@ class Model(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+
+def _at_home(path: str) -> str:
+    """A path with ``~`` as the home folder: the shell leaves it as it is in ``run=~/x``.
+
+    Raises:
+        ValueError: There is no home folder.
+    """
+    if path != "~" and not path.startswith("~/"):
+        return path
+    expanded = os.path.expanduser(path)
+    if expanded == path:
+        raise ValueError(f"{path!r}: no home folder is known; write the whole path")
+    return expanded
+
+
+NewPath = Annotated[Text, AfterValidator(_at_home)]
+"""A folder that plmctl writes; ``~`` is the home folder."""
 
 
 # --- Base classes of the configs that members define beside their code ---

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from plmctl.addresses import shown
 from plmctl.errors import ConfigError, read_error
 
 # --- A file with the place of every key ---
@@ -305,7 +306,8 @@ def override(document: ConfigFile, overrides: Sequence[str]) -> None:
     An override that cannot be applied becomes one of the document's faults.
     """
     for number, assignment in enumerate(overrides):
-        label = assignment if len(assignment) <= 60 else f"{assignment[:57]}..."
+        label = shown(assignment)
+        label = label if len(label) <= 60 else f"{label[:57]}..."
         place = Place(_AFTER_ALL_LINES, number, f"override {label}")
         what = _apply_override(document, assignment, place)
         if what:

@@ -19,8 +19,17 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from plmctl.addresses import INSTEAD, secret_in
 from plmctl.config.base import Model
-from plmctl.config.document import ConfigFile, Fault, override, read_document, to_yaml
+from plmctl.config.document import (
+    ConfigFile,
+    Fault,
+    Key,
+    dotted,
+    override,
+    read_document,
+    to_yaml,
+)
 from plmctl.config.mistakes import faults, texts_typed
 from plmctl.errors import ConfigError, did_you_mean, near_names
 
@@ -116,7 +125,7 @@ _MOST_MISTAKES = 50  # shown; to look for a similar key takes a millisecond for 
 
 
 def _validated(model: type[M], document: ConfigFile) -> M:
-    mistakes: list[Fault] = list(document.faults)
+    mistakes: list[Fault] = [*document.faults, *_secrets(document)]
     errors: list[ErrorDetails] = []
     try:
         # Through JSON, where strict is what a user expects: no "10" for 10, but lists for tuples.
@@ -132,6 +141,19 @@ def _validated(model: type[M], document: ConfigFile) -> M:
         count = f"{first}{len(lines)} mistakes\n  " if len(lines) > 1 else ""
         raise ConfigError(count + "\n  ".join(lines))
     return config
+
+
+def _secrets(document: ConfigFile) -> Iterator[Fault]:
+    """Addresses with a password or a signature, which the run folder would keep."""
+
+    def below(value: Any, path: Key) -> Iterator[Fault]:
+        inner = value.items() if isinstance(value, dict) else ()
+        for key, one in inner or (enumerate(value) if isinstance(value, list) else ()):
+            yield from below(one, (*path, key))
+        if isinstance(value, str) and (what := secret_in(value)):
+            yield Fault(document.place(path), dotted(path), f"{what}: {INSTEAD}")
+
+    return below(document.data, ())
 
 
 # --- From a config to a file ---

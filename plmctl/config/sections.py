@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from plmctl.config.base import Model, ObjectiveConfig, OptimizerConfig, Text
+from plmctl.config.base import Model, NewPath, ObjectiveConfig, OptimizerConfig, Text
 from plmctl.config.units import Budget, Bytes, Count, Duration, Mark, Share, StepsOrShare, Words
 from plmctl.errors import ConfigError
 
@@ -102,7 +102,7 @@ class DataConfig(TextConfig):
     """drop: of documents with the same text, apart from white space around it, only the first one
     is kept; within `train`, within separate validation files, and within each source of a
     `mixture`. The text is read twice."""
-    store: Text = "stores"
+    store: NewPath = "stores"
     """Folder that keeps the token stores, or a URL such as `s3://bucket/stores`."""
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from plmctl.config.base import Model, Text
+from plmctl.config.base import Model, NewPath, Text
 from plmctl.config.sections import TextConfig
 from plmctl.config.units import Bytes, Count
 
@@ -50,7 +50,7 @@ class TokenizerDataConfig(TextConfig):
 class TokenizerConfig(Model):
     """Train a tokenizer on raw text."""
 
-    run: Text
+    run: NewPath
     """The folder for the tokenizer."""
     seed: int = Field(default=42, ge=0)
     """Seed of the sample of a large corpus."""

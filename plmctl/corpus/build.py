@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.addresses import shown
 from plmctl.arrays import Ints, text_batches
 from plmctl.corpus.document import Document, hash_of, share_of
 from plmctl.corpus.reading import (
@@ -711,18 +712,17 @@ def _total_counts(facts: list[dict[str, Any]], side: Side) -> dict[str, int]:
 
 
 def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sources in order, each with the hash of its files; Hub data sets have no hash."""
-    return [
-        {
-            "name": part.source.name,
-            "documents": unit if part.source.kind == "text" else "row",
-            "stamp" if isinstance(part.source.path, RemoteFile) else "sha256": (
-                hashes[0] if len(hashes) == 1 else digest_of_json(hashes)
-            ),
-        }
-        for task, fact in zip(tasks, facts, strict=True)
-        for part, (unit, hashes) in zip(task.first_parts, task.source_facts(fact), strict=True)
-    ]
+    """The sources in order: ``sha256`` of files, ``stamp`` at a URL, neither of Hub data sets."""
+    sources = []
+    for task, fact in zip(tasks, facts, strict=True):
+        for part, (unit, hashes) in zip(task.first_parts, task.source_facts(fact), strict=True):
+            documents = unit if part.source.kind == "text" else "row"
+            source = {"name": shown(part.source.name), "documents": documents}
+            if hashes:
+                key = "stamp" if isinstance(part.source.path, RemoteFile) else "sha256"
+                source[key] = hashes[0] if len(hashes) == 1 else digest_of_json(hashes)
+            sources.append(source)
+    return sources
 
 
 def _remove_unfinished(folder: Path, shards: set[Path]) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from plmctl.addresses import filled, refuse_secrets, shown, unfilled
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import read_checked, write_atomically, write_checked, write_error
 from plmctl.hashing import digest_of_files
@@ -56,23 +57,30 @@ def is_url(name: str) -> bool:
 
 
 def open_file_system(url: str) -> tuple[Any, str]:
-    """Fsspec's file system of a URL, and the path in it.
+    """Fsspec's file system of a URL, and the path in it; the web's uses ~/.netrc and proxies.
 
     Raises:
-        ConfigError: The protocol is unknown, or its library is not installed.
+        ConfigError: It has a password in it, the protocol is unknown, or its library is not
+            installed.
     """
     import fsspec
 
+    refuse_secrets(url)
+    protocol, options = url.partition("://")[0], {}
+    if protocol in ("http", "https"):
+        own = fsspec.config.conf.get(protocol, {}).get("client_kwargs", {})
+        options = {"client_kwargs": {"trust_env": True, **own}}
     try:
-        file_system, path = fsspec.core.url_to_fs(url)
+        file_system, path = fsspec.core.url_to_fs(filled(url), **options)
     except ImportError as error:
         raise ConfigError(
-            f"{url}: this address needs another library: {error}",
+            f"{shown(url)}: this address needs another library: {error}",
             "install it with pip (s3fs for s3, gcsfs for gs, adlfs for az)",
         ) from error
     except ValueError as error:
         raise ConfigError(
-            f"{url}: {error}", "use a path, or a URL such as s3://, gs://, hf://, https://, file://"
+            f"{shown(url)}: {shown(unfilled(str(error), url))}",
+            "use a path, or a URL such as s3://, gs://, hf://, https://, file://",
         ) from error
     return file_system, path
 
@@ -100,16 +108,16 @@ def attempt(action: Callable[[], T], url: str, doing: str) -> T:
             failure: Exception = error.__cause__  # no server answers: fsspec's words for the web
         except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
             raise PlmError(
-                f"{url}: cannot be {doing}: {error.strerror or 'no permission'}",
+                f"{shown(url)}: cannot be {doing}: {error.strerror or 'no permission'}",
                 "check the address and your credentials for it, and run the same command again",
             ) from error
         except Exception as error:  # each file system has errors of another library
             failure = error
         if wait is not None:
             time.sleep(wait)
-    reason = str(failure).partition("\n")[0] or type(failure).__name__
+    reason = shown(unfilled(str(failure), url)).partition("\n")[0] or type(failure).__name__
     raise PlmError(
-        f"{url}: cannot be {doing} after {len(_WAITS) + 1} tries: {reason}",
+        f"{shown(url)}: cannot be {doing} after {len(_WAITS) + 1} tries: {reason}",
         "check the address, the network and your credentials, and run the same command again to "
         "continue",
     ) from failure
@@ -124,7 +132,7 @@ def glob_urls(pattern: str) -> list[str]:
     """
     file_system, path = open_file_system(pattern)
     names = attempt(lambda: file_system.glob(path), pattern, "read")
-    return sorted(file_system.unstrip_protocol(name) for name in names)
+    return sorted(unfilled(file_system.unstrip_protocol(name), pattern) for name in names)
 
 
 # --- A file of text ---
@@ -154,7 +162,7 @@ class RemoteFile:
     url: str
 
     def __str__(self) -> str:
-        return self.url
+        return shown(self.url)
 
     @property
     def name(self) -> str:
@@ -187,10 +195,10 @@ class RemoteFile:
         try:
             facts = attempt(lambda: file_system.info(path), self.url, "read")
         except FileNotFoundError as error:
-            raise DataError(f"{self.url}: no such file", "check the address") from error
+            raise DataError(f"{self}: no such file", "check the address") from error
         if facts.get("size") is None:
             raise DataError(
-                f"{self.url}: the server does not say how large the file is",
+                f"{self}: the server does not say how large the file is",
                 "download it, and name the local file",
             )
         stamp = next((str(facts[name]) for name in _STAMPS if facts.get(name)), "")
@@ -246,7 +254,7 @@ class _RemoteBytes(io.RawIOBase):
         try:
             self._block, self._start = attempt(read, self._file.url, "read"), start
         except FileNotFoundError as error:
-            raise DataError(f"{self._file.url}: the file is gone", "check the address") from error
+            raise DataError(f"{self._file}: the file is gone", "check the address") from error
         if len(self._block) > end - start:  # a server that always sends the whole file
             self._start = 0
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from plmctl.addresses import shown
 from plmctl.corpus import sample
 from plmctl.corpus.document import LONGEST
 from plmctl.corpus.remote import File, RemoteFile, glob_urls, is_url, open_source
@@ -149,7 +150,7 @@ def _resolve_url(url: str) -> list[Source]:
         return [Source(url, _kind_of_name(RemoteFile(url).name))]
     sources = [Source(match, _kind_of_name(RemoteFile(match).name)) for match in glob_urls(url)]
     if not sources:
-        raise DataError(f"{url}: no file matches", "check the address")
+        raise DataError(f"{shown(url)}: no file matches", "check the address")
     return sources
 
 

@@ -263,14 +263,9 @@ class LoadedModel:
     @cached_property
     def plain(self) -> Tokenizer:
         """The tokenizer for text of data sets: text that looks like a special token stays text."""
-        from tokenizers import Tokenizer
+        from plmctl.tokenization.units import plain_copy
 
-        backend: Any = self.tokenizer
-        tokenizer = Tokenizer.from_str(backend.backend_tokenizer.to_str())
-        tokenizer.encode_special_tokens = True
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        return tokenizer
+        return plain_copy(self.tokenizer)
 
     @cached_property
     def encoder(self) -> Encoder:

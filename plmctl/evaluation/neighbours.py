@@ -216,6 +216,7 @@ def _encoder_vectors(
         list(sentences),
         return_tensors="pt",
         return_offsets_mapping=True,
+        split_special_tokens=True,
         padding=True,
         truncation=True,
         max_length=longest_input(network.config),

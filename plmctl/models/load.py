@@ -28,6 +28,7 @@ from transformers.utils.hub import cached_file
 from plmctl import hub
 from plmctl.errors import ConfigError, DataError, PlmError, machine_error, read_error
 from plmctl.files import read_json
+from plmctl.folders import refuse_links
 from plmctl.models.fast import use_fused_attention
 
 # --- The config of a folder, plmctl's own networks among them ---
@@ -40,16 +41,21 @@ def config_of(source: str) -> PreTrainedConfig:
     """The config of a model folder or Hub id.
 
     Raises:
+        ConfigError: As ``folders.refuse_links``.
         DataError: It cannot be read, or is of no known kind of model.
     """
     _register_own_networks()
+    refuse_links(Path(hub.local(source)))
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(hub.local(source))
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            hub.local(source), trust_remote_code=False
+        )
     except Exception as error:  # noqa: BLE001 - a damaged file can raise anything in there
         raise machine_error(error) or DataError(
             f"{source}: its config.json cannot be used: {_first_line(error)}",
             "copy or export the folder again",
         ) from error
+    _check_complete(source, config)
     layers = getattr(config, "num_hidden_layers", 1)
     if not isinstance(layers, int) or not 0 <= layers <= MOST_LAYERS:
         raise DataError(
@@ -57,6 +63,27 @@ def config_of(source: str) -> PreTrainedConfig:
             "copy or export the folder again",
         )
     return config
+
+
+def _check_complete(source: str, config: PreTrainedConfig) -> None:
+    """Refuse a config.json without what the shapes of the weights do not show.
+
+    transformers has a default for every key. That of the number of attention heads gives a network
+    that the weights fit, and that says something else.
+
+    Raises:
+        DataError: The number of heads is missing.
+    """
+    path = Path(hub.local(source)) / "config.json"
+    name = "num_attention_heads"
+    names = {name, config.attribute_map.get(name, name)}
+    if not path.is_file() or not any(hasattr(config, one) for one in names):
+        return
+    if not names & read_json(path).keys():
+        raise DataError(
+            f"{path}: lacks {' or '.join(sorted(names))}, which the weights do not show",
+            "copy or export the folder again",
+        )
 
 
 MOST_LAYERS = 10_000
@@ -184,6 +211,7 @@ def load_network(
             have another shape than config.json says; or the folder's tokenizer has ids without an
             embedding. The message names the tensors.
     """
+    refuse_links(Path(hub.local(source)))
     _check_index(hub.local(source))
     try:
         network, info = cls.from_pretrained(
@@ -437,6 +465,12 @@ def load_with_labels(cls: Any, start: Start, config: Any) -> tuple[Any, list[str
     if same and set(old_names) == set(names):
         _reorder(layer, [old_names.index(label) for label in names])
         return network, fresh
+    if start.new_heads is None:
+        raise DataError(
+            f"{model}: its head is for {_label_list(names)}, and its config.json is of a "
+            f"{_saved_class(before)} for {_label_list(old_names)}",
+            "a file of the folder (config.json, task.json) is of another model: copy it again",
+        )
     # Not by the network's own function, which skips loaded weights.
     nn.init.normal_(layer.weight, std=getattr(config, "initializer_range", _DEVIATION))
     if layer.bias is not None:

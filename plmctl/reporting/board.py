@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from plmctl.addresses import all_shown, shown
 from plmctl.arrays import Floats
 from plmctl.config.document import read_document as read_document_of_config
 from plmctl.config.load import COMMANDS, kind_by_keys
@@ -165,7 +166,7 @@ def read_config(path: Path) -> tuple[Mapping[str, Any], str]:
         return {}, "config.yaml is missing" if not path.exists() else "config.yaml cannot be read"
     try:
         if sum(map(content.count, _OPENING)) > _MOST_LEAVES:
-            config = read_document_of_config(path).data
+            config = all_shown(read_document_of_config(path).data)
         else:
             config = yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, ValueError, RecursionError, PlmError):
@@ -626,7 +627,7 @@ def _rounded(values: Floats) -> list[float | None]:
 
 
 def _details(entry: _Entry) -> Document:
-    environment = read_document(entry.folder / "environment.json") or {}
+    environment = all_shown(read_document(entry.folder / "environment.json") or {})
     config_text = read_bytes(entry.folder / "config.yaml", 1_000_000) or b""
     samples = entry.evaluations.get("samples", {})
     text, command = next_step(entry.folder, entry.kind, str(entry.row["state"]), environment)
@@ -634,7 +635,7 @@ def _details(entry: _Entry) -> Document:
         "row": entry.row,
         "next": text,
         "command": command,
-        "config": _lines(config_text.decode("utf-8", "replace")),
+        "config": _lines(shown(config_text.decode("utf-8", "replace"))),
         "environment": [
             [_text(key), _text(shlex.join(map(str, v)) if isinstance(v, list) else v)[:2000]]
             for key, v in list(flatten(environment, " "))[:200]
@@ -784,6 +785,7 @@ def _pieces(folder: Path) -> list[list[str]]:
 
     try:
         tokenizer = Tokenizer.from_str(written.decode("utf-8"))
+        tokenizer.encode_special_tokens = True  # text that looks like one is text, as in training
         cuts = [tokenizer.encode(line, add_special_tokens=False).offsets for line in lines]
     except Exception:  # what `tokenizers` raises for a damaged file
         return []

@@ -469,10 +469,10 @@ def _contents(text: Mapping[str, Any]) -> Iterator[str]:
     files = text.get("sources")
     if isinstance(files, Mapping) and files:
         yield ""
-        yield "| file | SHA-256 |"
+        yield "| file | SHA-256, or the server's stamp |"
         yield "|---|---|"
         for name, digest in list(files.items())[:_FILES]:
-            yield f"| {_cell(name)} | {_code(digest)} |"
+            yield f"| {_cell(name)} | {_code(digest) if digest else ''} |"
         more = as_number(text.get("files")) - _FILES
         if more > 0:
             yield f"| and {more:,.0f} more | |"
@@ -727,7 +727,12 @@ def _data_corpora(data: PreparedData) -> str:
 
 
 def _data_sources(data: PreparedData) -> str:
-    lines = ["## Sources", "", "| source | bytes | SHA-256 | a document is |", "|" + "---|" * 4]
+    lines = [
+        "## Sources",
+        "",
+        "| source | bytes | SHA-256, or the server's stamp | a document is |",
+        "|" + "---|" * 4,
+    ]
     sources = [one for _, _, manifest in data.corpora for one in manifest["sources"]]
     units = {"blank_line": "between blank lines", "file": "the file", "line": "a line"}
     for one in sources[:_DATA_FILES]:
@@ -735,7 +740,7 @@ def _data_sources(data: PreparedData) -> str:
         cells = (
             _cell(one["name"]),
             f"{size:,}" if size else "",
-            _code(one["sha256"]) if one.get("sha256") else "",
+            _code(digest) if (digest := one.get("sha256") or one.get("stamp")) else "",
             units.get(one["documents"], "a row"),
         )
         lines.append(f"| {' | '.join(cells)} |")

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from plmctl.addresses import shown
 from plmctl.characters import HAN, KANA
 from plmctl.formatting import format_value
 from plmctl.reporting.drawing import draw_intervals, embedded_curves, embedded_svg
@@ -402,7 +403,7 @@ def events_section(run: Run) -> Html:
 
 def config_section(run: Run) -> Html:
     """The resolved config as it is in the run folder."""
-    text = (run.path / "config.yaml").read_text(encoding="utf-8").rstrip()
+    text = shown((run.path / "config.yaml").read_text(encoding="utf-8")).rstrip()
     marked = re.sub(
         r"(?m)^([ -]*)([\w./+-]+)(?=:(?: |$))", r'\1<span class="name">\2</span>', escape(text)
     )

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from plmctl.addresses import all_shown
 from plmctl.arrays import Floats
 from plmctl.config.document import read_document as read_config
 from plmctl.config.load import kind_of_document
@@ -194,8 +195,8 @@ def read_run(folder: Path, name: str) -> Run:
         path=folder,
         name=name,
         kind="eval" if "suite" in document.data else kind_of_document(document),
-        config=document.data,
-        environment=_read_json(folder / "environment.json", unreadable),
+        config=all_shown(document.data),
+        environment=all_shown(_read_json(folder / "environment.json", unreadable)),
         records=_read_json_lines(folder / "metrics.jsonl", "step", unreadable),
         events=_read_json_lines(folder / "events", "event", unreadable),
         evaluations=evaluations,

@@ -22,6 +22,7 @@ from plmctl.config.base import (
     MembersOf,
     Model,
     ModelConfig,
+    NewPath,
     ObjectiveConfig,
     OptimizerConfig,
     TaskConfig,
@@ -91,7 +92,7 @@ def _published_objective(before: dict[str, Any]) -> Any:
 class PretrainConfig(KindConfig):
     """Pretrain a model on raw text."""
 
-    run: Text
+    run: NewPath
     """The run folder."""
     seed: int = Field(default=42, ge=0)
     """Seed of the weights, the order of the text, pairs, masks and dropout."""
@@ -187,7 +188,7 @@ class FinetuneScheduleConfig(ScheduleConfig):
 class FinetuneConfig(KindConfig):
     """Finetune a pretrained model on labelled rows."""
 
-    run: Text
+    run: NewPath
     """The run folder."""
     seed: int = Field(default=42, ge=0)
     """Seed of the new head's weights, the order of the rows and dropout."""
@@ -252,7 +253,7 @@ class EvalComputeConfig(ComputeConfig):
 class EvalConfig(KindConfig):
     """Evaluate a model folder."""
 
-    run: Text
+    run: NewPath
     """The folder for the results."""
     seed: int = Field(default=42, ge=0)
     """Seed of masks and pairs."""
@@ -271,7 +272,7 @@ class SuiteConfig(Model):
     Without tasks and seeds: more of them can be added to the same folder.
     """
 
-    run: Text
+    run: NewPath
     """The folder of all its runs and of its table."""
     suite: Text
     """Its name."""

@@ -21,6 +21,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from plmctl.addresses import shown
 from plmctl.formatting import format_duration, printable, printable_json
 from plmctl.run import launch
 
@@ -49,7 +50,7 @@ _UNLIMITED = 100_000  # characters of a line
 def say(message: str) -> None:
     """A message on stderr, from the main process only."""
     if launch.is_main():
-        print(printable(message), file=sys.stderr, flush=True)
+        print(printable(shown(message)), file=sys.stderr, flush=True)
 
 
 def show_result(

@@ -24,18 +24,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from plmctl.addresses import shown
 from plmctl.config.base import Model
 from plmctl.config.load import difference, dump, parse
 from plmctl.errors import ConfigError, DataError, PlmError, Preempted, listed
 from plmctl.files import (
     is_edited,
     is_model,
+    move_aside,
     new_folder,
     read_json,
     with_checksum,
     write_atomically,
     writing,
 )
+from plmctl.folders import check_run_files
 from plmctl.hashing import changed
 from plmctl.reporting.run_files import Status, read_status
 from plmctl.run import launch
@@ -93,10 +96,12 @@ def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> N
         writes: Whether this process, or those that it starts, write it.
 
     Raises:
-        ConfigError: The folder belongs to another config, or is not a run folder; it is unchanged.
+        ConfigError: The folder belongs to another config, is not a run folder, or has something
+            else in the place of a file; it is unchanged.
         PlmError: A process is working in it.
     """
     folder = Path(run)
+    check_run_files(folder)
     if (folder / _LOCK).exists() and writes and launch.is_main():
         with (folder / _LOCK).open(encoding="utf-8") as file:
             _lock(
@@ -132,7 +137,7 @@ def open_run(config: Model, run: str, *, fresh: bool) -> Path:
     folder = Path(run)
     with writing(folder):
         if fresh and folder.exists():
-            folder.rename(free_name(f"{folder}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
+            move_aside(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "config.yaml", dump(config))
     return folder
@@ -160,15 +165,6 @@ def _refuse_other_config(config: Model, saved: Path) -> None:
             f"{saved.parent}: made from another config:\n  {shown}",
             "name another folder with `run=...`, or add --fresh to move this one aside",
         )
-
-
-def free_name(name: str) -> Path:
-    """A path that does not exist, even if the clock was set back."""
-    number, path = 1, Path(name)
-    while path.exists():
-        number += 1
-        path = Path(f"{name}-{number}")
-    return path
 
 
 def check_inputs(folder: Path, hashes: Mapping[str, str | None]) -> None:
@@ -304,7 +300,7 @@ def write_status(
     """
     document: dict[str, object] = {"status": name, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     if message:
-        document["message"] = message
+        document["message"] = shown(message)
     if files:
         document["files"] = list(files)
     with writing(folder / _STATUS) as path:
@@ -450,8 +446,10 @@ def locked(folder: Path) -> Iterator[None]:
     make batches do not keep it.
 
     Raises:
+        ConfigError: As ``folders.check_run_files``.
         PlmError: Another process has locked it, or the folder cannot be written.
     """
+    check_run_files(folder)
     with writing(folder):
         file = (folder / _LOCK).open("a+", encoding="utf-8")
     with file:
@@ -468,7 +466,12 @@ def _lock(file: IO[str], kind: int) -> None:
         fcntl.lockf(file, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
-            return  # a file system without locks: run without one
+            print(
+                f"plmctl: {Path(file.name).parent}: this file system has no locks "
+                f"({error.strerror}): do not start the same run twice at once",
+                file=sys.stderr,
+            )
+            return
         file.seek(0)
         raise PlmError(
             f"{Path(file.name).parent}: another process is working here ({file.read().strip()})",
@@ -499,7 +502,7 @@ def write_environment(
 
     cuda = torch.cuda.is_available()
     facts = {
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *map(shown, sys.argv[1:])],
         "versions": versions(),
         "python": platform.python_version(),
         "platform": platform.platform(),

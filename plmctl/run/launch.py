@@ -5,6 +5,7 @@ launchers. Which machine this is, and where the machines meet, comes from the co
 variables of Slurm or Kubernetes.
 """
 
+import ctypes
 import logging
 import os
 import platform
@@ -311,6 +312,7 @@ def start(
             file=sys.stderr,
         )
     sys.stderr.flush()
+    os.environ[_LAUNCHER] = str(os.getpid())
     try:
         if place.machine > 0:
             _wait_for_first(place, timeout)
@@ -330,7 +332,19 @@ def start(
         )
         print(f"plmctl: {killed}", file=sys.stderr)
         return End(128 - code, killed)
+    finally:
+        os.environ.pop(_LAUNCHER, None)
     return End(0)
+
+
+_LAUNCHER = "PLMCTL_LAUNCHER"  # the number of the process that starts the others
+_SET_SIGNAL_OF_PARENTS_DEATH = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+
+
+def end_with_launcher() -> None:
+    """Get SIGTERM if plmctl's launcher is killed: save, and leave the folder free. Linux only."""
+    if sys.platform == "linux" and os.environ.get(_LAUNCHER) == str(os.getppid()):
+        ctypes.CDLL(None).prctl(_SET_SIGNAL_OF_PARENTS_DEATH, signal.SIGTERM)
 
 
 _REASONS: dict[int, str] = {signal.SIGKILL: ", perhaps because memory ran out"}

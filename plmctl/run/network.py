@@ -18,6 +18,7 @@ from plmctl.families.base import get_family
 from plmctl.objectives.base import get_objective
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say
+from plmctl.tokenization.check import vocabulary_files
 from plmctl.tokenization.load import Vocab
 
 if TYPE_CHECKING:
@@ -153,6 +154,6 @@ def folder_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerBase | None:
     from plmctl.tokenization.load import load_tokenizer
 
     source = str(config.model.init_from)
-    if Path(source).is_dir() and not (Path(source) / "tokenizer.json").is_file():
+    if Path(source).is_dir() and not vocabulary_files(source):
         return None
     return load_tokenizer(source)

@@ -34,6 +34,7 @@ from plmctl.objectives.base import Objective, get_objective
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig
 from plmctl.run.costs import network_sizes, state_memory
+from plmctl.run.display import say
 from plmctl.run.folder import check_run, is_finished, is_trained, versions
 from plmctl.run.network import (
     NOT_OF_NETWORK,
@@ -462,6 +463,10 @@ def _check_folder(
     before = folder_tokenizer(config)
     if before is not None:
         _check_ids(config, tokenizer.get_vocab(), before)
+    else:
+        say(
+            f"{source} has no tokenizer: whether its ids are those of {config.tokenizer} is unknown"
+        )
     if not launch.is_worker():  # its launcher has checked them already
         terms = get_objective(config.objective.name).LOSS_TERMS
         get_family(config.model.family).load(source, terms, new_heads=lambda heads: None)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from plmctl.arrays import Ints, padded
 from plmctl.models.base import IGNORE
 from plmctl.tasks.base import C, TaskExamples, Use, as_batch
+from plmctl.tokenization.units import plain_copy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -241,6 +242,9 @@ def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> li
     """Ids of texts without special tokens; text that looks like one is only text."""
     if not texts:
         return []
+    if tokenizer.is_fast:
+        encodings = plain_copy(tokenizer).encode_batch(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
     encoded = tokenizer(
         list(texts),
         add_special_tokens=False,

@@ -54,6 +54,7 @@ from plmctl.tasks.base import (
     required,
     text_cell,
 )
+from plmctl.tokenization.units import plain_copy
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
@@ -725,25 +726,18 @@ class Pieces:
 
 
 def pieces_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Pieces]:
-    """The texts in pieces, without special tokens."""
+    """The texts in pieces, without special tokens; text that looks like one is only text."""
     pieces: list[Pieces] = []
+    backend = plain_copy(tokenizer)
     for start in range(0, len(texts), _AT_ONCE):
         batch = list(texts[start : start + _AT_ONCE])
-        encoded: Any = tokenizer(
-            batch,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-            verbose=False,
-        )
-        for text, ids, offsets in zip(
-            batch, encoded["input_ids"], encoded["offset_mapping"], strict=True
-        ):
-            spans = [_stripped(text, *span) for span in offsets]
+        encodings = backend.encode_batch(batch, add_special_tokens=False)
+        for text, encoding in zip(batch, encodings, strict=True):
+            spans = [_stripped(text, *span) for span in encoding.offsets]
             pieces.append(
                 Pieces(
                     text,
-                    np.array(ids, dtype=np.int32),
+                    np.array(encoding.ids, dtype=np.int32),
                     np.array(spans, dtype=np.int32).reshape(-1, 2),
                 )
             )

@@ -37,9 +37,9 @@ from plmctl.tasks.base import (
     name_of,
     required,
 )
+from plmctl.tokenization.units import plain_copy
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -473,12 +473,7 @@ class Pieces:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        whole: Any = tokenizer
-        backend = whole.backend_tokenizer
-        self._backend: Tokenizer = type(backend).from_str(backend.to_str())
-        self._backend.encode_special_tokens = True
-        self._backend.no_padding()
-        self._backend.no_truncation()
+        self._backend = plain_copy(tokenizer)
         unknown = tokenizer.unk_token_id
         self._unknown = int((tokenizer.eos_token_id if unknown is None else unknown) or 0)
         self._space = " " if "ByteLevel" in str(self._backend.pre_tokenizer) else ""

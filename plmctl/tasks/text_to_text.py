@@ -508,7 +508,7 @@ def with_end_token(
     """
     if not texts:
         return (), np.zeros(0, dtype=bool)
-    encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    encoded = encode_texts(tokenizer, texts)
     end = required_token_id(tokenizer.eos_token_id)
     cut = np.array([len(row) >= longest for row in encoded])
     return tuple((*row[: longest - 1], end) for row in encoded), cut

@@ -17,8 +17,9 @@ from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError, DataError, PlmError, machine_error
 from plmctl.files import write_atomically
+from plmctl.folders import refuse_links
 from plmctl.hashing import sha256_of
-from plmctl.tokenization.units import plain_tokenizer
+from plmctl.tokenization.units import SPACE_MARK, plain_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,11 +35,84 @@ def check_tokenizer(source: str) -> None:
         source: A folder; anything else is not checked.
 
     Raises:
-        ConfigError: A file has changed or is missing.
+        ConfigError: The folder has no complete tokenizer, or a file has changed, is missing, or is
+            a link out of the folder.
         DataError: The tokenizer gives other ids than when it was saved.
     """
+    refuse_links(Path(source))
+    if Path(source).is_dir():
+        _check_complete(source)
     check_sums(source)
     check_probe(source)
+
+
+_VOCABULARIES = (
+    ("vocab.txt",),
+    ("vocab.json", "merges.txt"),
+    ("spiece.model",),
+    ("sentencepiece.bpe.model",),
+    ("tokenizer.model",),
+)
+
+
+def vocabulary_files(source: str | Path) -> list[str]:
+    """The files of a folder that hold a vocabulary, or a part of one."""
+    names = ["tokenizer.json", *(name for files in _VOCABULARIES for name in files)]
+    return [name for name in names if (Path(source) / name).is_file()]
+
+
+def _check_complete(source: str) -> None:
+    """Refuse a folder without a complete tokenizer.
+
+    That is a tokenizer.json; or a vocabulary with a tokenizer_config.json, which says what the
+    vocabulary does not, such as whether text becomes lower case. transformers opens less than that
+    too: with its defaults, or with no vocabulary at all, so that every word is unknown.
+
+    Raises:
+        ConfigError: It lacks files, with the command that makes them of a vocabulary.
+    """
+    there = vocabulary_files(source)
+    whole = any(set(there).issuperset(files) for files in _VOCABULARIES)
+    says_how = (Path(source) / "tokenizer_config.json").is_file()
+    if "tokenizer.json" in there or (whole and says_how):
+        return
+    if not whole:
+        with_what = f", only {' and '.join(there)}" if there else ""
+        raise ConfigError(
+            f"{source}: no tokenizer.json here{with_what}",
+            "copy the files of the tokenizer into it, or train one with `plmctl train-tokenizer`",
+        )
+    of_bert = there == ["vocab.txt"]
+    kind, path = (
+        ("BertTokenizer", str(Path(source) / "vocab.txt"))
+        if of_bert
+        else (
+            "AutoTokenizer",
+            source,
+        )
+    )
+    opened = f"T({path!r}, do_lower_case=True)" if of_bert else f"T.from_pretrained({path!r})"
+    raise ConfigError(
+        f"{source}: no tokenizer.json here, and {' and '.join(there)} alone does not say how text "
+        "is cut (upper and lower case, special tokens)",
+        f'make one of it once: python -c "from transformers import {kind} as T; '
+        f'{opened}.save_pretrained({source!r})"'
+        + ("; for a cased model do_lower_case=False" if of_bert else ""),
+    )
+
+
+def check_not_empty(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer with special tokens alone: transformers makes one if files are missing.
+
+    Raises:
+        DataError: Every word would be unknown.
+    """
+    special = set(tokenizer.all_special_tokens) | {SPACE_MARK}
+    if not set(tokenizer.get_vocab()) - special:
+        raise DataError(
+            f"{source}: a tokenizer without a vocabulary: every word would be unknown",
+            "files of it are missing or empty: copy the folder again",
+        )
 
 
 @contextmanager

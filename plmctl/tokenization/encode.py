@@ -13,9 +13,10 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from plmctl.errors import ConfigError
 from plmctl.hashing import sha256_of
 from plmctl.hub import local, refuse_unreachable
 from plmctl.tokenization.check import check_tokenizer, opening
+from plmctl.tokenization.load import open_tokenizer
 from plmctl.tokenization.seams import (
     ByteSeams,
     PieceSeams,
@@ -101,9 +103,14 @@ class Encoder:
         source: str,
         words: Literal["pretokenizer", "jieba", "albert", "marked"] = "pretokenizer",
     ):
-        check_tokenizer(source)
-        self._path, self._jieba = _tokenizer_file(source), words == "jieba"
-        self.fingerprint = sha256_of(self._path)
+        check_tokenizer(local(source))
+        self._jieba = words == "jieba"
+        self._settings: Path | str = _tokenizer_file(source)
+        self.fingerprint = (
+            sha256_of(self._settings)
+            if isinstance(self._settings, Path)
+            else sha256(self._settings.encode()).hexdigest()
+        )
         if self._jieba:
             self.fingerprint += f"+jieba-{jieba_version()}"
         self._starts = self._albert_starts(source) if words == "albert" else None
@@ -115,7 +122,7 @@ class Encoder:
     def __getstate__(self) -> dict[str, object]:
         # The tokenizer and everything that is computed from it are left out.
         return {
-            "_path": self._path,
+            "_settings": self._settings,
             "_jieba": self._jieba,
             "_starts": self._starts,
             "fingerprint": self.fingerprint,
@@ -132,17 +139,23 @@ class Encoder:
             )
         return albert_starts(pieces)
 
+    def open(self) -> Tokenizer:
+        """A new copy of its tokenizer, which encodes plain text."""
+        if isinstance(self._settings, str):
+            return plain_tokenizer(Tokenizer.from_str(self._settings))
+        with opening(self._settings.parent):
+            return plain_tokenizer(Tokenizer.from_file(str(self._settings)))
+
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        with opening(self._path.parent):
-            return plain_tokenizer(Tokenizer.from_file(str(self._path)))
+        return self.open()
 
     @cached_property
     def _placing(self) -> Tokenizer:
         """The same tokenizer, but the offsets of a token include its white space."""
         from tokenizers.processors import ByteLevel
 
-        tokenizer = plain_tokenizer(Tokenizer.from_str(self._tokenizer.to_str()))
+        tokenizer = self.open()
         tokenizer.post_processor = ByteLevel(trim_offsets=False)
         return tokenizer
 
@@ -441,7 +454,12 @@ def _first_tokens(offsets: Sequence[tuple[int, int]], places: Sequence[int]) -> 
     return [bisect_left(begins, place) for place in places]
 
 
-def _tokenizer_file(source: str) -> Path:
+def _tokenizer_file(source: str) -> Path | str:
+    """The tokenizer.json of a folder or Hub id; its content, if the vocabulary is in other files.
+
+    Raises:
+        ConfigError: There is no tokenizer, or none for the tokenizers library.
+    """
     source = local(source)
     path = Path(source) / "tokenizer.json"
     if path.is_file():
@@ -453,9 +471,13 @@ def _tokenizer_file(source: str) -> Path:
             "train-tokenizer`",
         )
     if Path(source).exists():
-        raise ConfigError(
-            f"{source}: no tokenizer.json here", "train one with `plmctl train-tokenizer`"
-        )
+        whole: Any = open_tokenizer(source)
+        if not whole.is_fast:
+            raise ConfigError(
+                f"{source}: {type(whole).__name__} has no tokenizer.json",
+                "train one with `plmctl train-tokenizer`",
+            )
+        return str(whole.backend_tokenizer.to_str())
     refuse_unreachable(source, "train a tokenizer with `plmctl train-tokenizer`")
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from plmctl import hub
 from plmctl.characters import SPACES
-from plmctl.tokenization.check import check_tokenizer, opening
+from plmctl.tokenization.check import check_not_empty, check_tokenizer, opening
 from plmctl.tokenization.seams import byte_table
 from plmctl.tokenization.units import SPACE_BYTE, SPACE_MARK
 
@@ -27,8 +27,8 @@ def load_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id, with a padding token if it has none (GPT-2).
 
     Raises:
-        ConfigError: The folder changed since it was trained.
-        DataError: It gives other ids than when it was saved.
+        ConfigError: The folder changed since it was trained, or is incomplete.
+        DataError: It gives other ids than when it was saved, or has no vocabulary.
     """
     return with_pad_token(open_tokenizer(source))
 
@@ -47,7 +47,10 @@ def open_tokenizer(source: str) -> PreTrainedTokenizerBase:
     source = hub.local(source)
     check_tokenizer(source)
     with opening(source):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            source, trust_remote_code=False
+        )
+    check_not_empty(source, tokenizer)
     return tokenizer
 
 

@@ -97,7 +97,7 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
     needless = special | set(ids.tolist())
     surfaces = {surface(token, tokenizer) for token, n in vocab.items() if n not in special}
     return Quality(
-        vocabulary=len(vocab),
+        vocabulary=len({*vocab.values()}),
         bytes=sum(len(text.encode()) for text in texts),
         characters=sum(map(len, texts)),
         tokens=len(ids),
@@ -137,7 +137,8 @@ def sizes_of(tokenizer: Tokenizer) -> list[int]:
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     alphabet = sum(len(surface(token, tokenizer)) <= 1 for token in vocab)
     powers = [2**power for power in range(7, 24)]
-    return [*(size for size in powers if 1.1 * alphabet < size < 0.95 * len(vocab)), len(vocab)]
+    whole = len({*vocab.values()})
+    return [*(size for size in powers if 1.1 * alphabet < size < 0.95 * whole), whole]
 
 
 def segments(tokenizer: Tokenizer, text: str) -> list[str]:

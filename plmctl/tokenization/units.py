@@ -6,10 +6,11 @@ encoding each distinct unit once is several times as fast as going through the t
 whole batches of texts into parts of one unit or a few; ``pattern`` finds the units of a part.
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from plmctl.characters import HAN, chinese
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
 
 Kind = Literal["bert", "bytes", "spaces"]
 """The rule: BERT's words and marks, GPT-2's expression, or only white space."""
@@ -227,12 +229,43 @@ def alone_in_words() -> Bools:
 def plain_tokenizer(tokenizer: "Tokenizer") -> "Tokenizer":
     """The tokenizer, set to encode plain text.
 
-    Text that looks like a special token is text, and nothing is padded or truncated.
+    Text that looks like a special token is text, and nothing is padded or truncated. SentencePiece
+    never gives a control piece for text; the tokenizers library does, as it has the published ones
+    (``</s>`` of T5) among the pieces, and a list of whole words has them among the words. So they
+    get a name there that no text has. Do not open ``to_str`` of the result: by these names, the
+    special tokens would get other ids.
     """
     tokenizer.encode_special_tokens = True
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    kind = type(tokenizer.model).__name__
+    pieces: Any = tokenizer.model
+    names = {
+        token.content: f"\ufffe{token.content}"
+        for token in tokenizer.get_added_tokens_decoder().values()
+        if token.special and pieces.token_to_id(token.content) is not None
+    }
+    if names and kind in ("Unigram", "WordLevel"):
+        from tokenizers.models import Unigram, WordLevel
+
+        own = json.loads(pieces.__getstate__())
+        if kind == "Unigram":
+            scores = [(names.get(piece, piece), score) for piece, score in own["vocab"]]
+            tokenizer.model = Unigram(scores, own["unk_id"], own["byte_fallback"])
+        else:
+            ids = {names.get(word, word): id_ for word, id_ in own["vocab"].items()}
+            unknown = own["unk_token"]
+            tokenizer.model = WordLevel(ids, names.get(unknown, unknown))
     return tokenizer
+
+
+@lru_cache(maxsize=2)
+def plain_copy(tokenizer: "PreTrainedTokenizerBase") -> "Tokenizer":
+    """A copy of what is inside a tokenizer of transformers, as ``plain_tokenizer`` sets it."""
+    from tokenizers import Tokenizer
+
+    whole: Any = tokenizer
+    return plain_tokenizer(Tokenizer.from_str(whole.backend_tokenizer.to_str()))
 
 
 def kind_of(tokenizer: "Tokenizer") -> Kind | None:

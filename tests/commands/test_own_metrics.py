@@ -77,3 +77,24 @@ def test_a_metric_of_the_hub_needs_the_network_once(
     monkeypatch.setattr("plmctl.hub.unavailable", lambda name, kind: None)
     path = config(pretrained, "never", "hf:local/metric")
     refused(cli("finetune", path), 2, "no_such_package", "install what it needs")
+
+
+def test_code_that_a_folder_names_is_not_run(
+    cli: Cli, pretrained: dict[str, Path], metric: str
+) -> None:
+    assert cli("finetune", config(pretrained, "own", "./my_metric.py"))[0] == 0
+    task = json.loads(Path("own/model/task.json").read_text())
+    assert task["task"]["metrics"] == ["./my_metric.py"]
+    measure = {"name": "task", "data": ["rows.tsv"]}
+    for name in ("./my_metric.py", "hf:nobody/metric", "own/model/evil.py"):
+        task["task"]["metrics"] = [name]
+        Path("own/model/task.json").write_text(json.dumps(task))
+        write("ev.yaml", {"run": "ev", "model": "own/model", "measures": [measure]})
+        refused(cli("eval", "ev.yaml"), 2, "own/model/task.json: its metric", name)
+    measure["metrics"] = ["./my_metric.py"]
+    write("ev.yaml", {"run": "ev2", "model": "own/model", "measures": [measure]})
+    code, out, err = cli("eval", "ev.yaml", "--json")
+    assert code == 0, err
+    assert "errors" in out
+    assert cli("predict", "own/model", "Anna sees Bela.")[0] == 0
+    refused(cli("reproduce", "own"), 2, "own/config.yaml: its metric", "my_metric.py")

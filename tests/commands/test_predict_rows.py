@@ -67,6 +67,18 @@ def test_an_output_that_is_there_is_kept(cli: Cli, model: str) -> None:
     assert [p.read_text() for p in Path().glob("mine.jsonl.old-*")] == ["precious"]
 
 
+def test_columns_of_the_rows_that_an_answer_has_too(cli: Cli, model: str) -> None:
+    row = {**ROWS[0], "prediction": "mine", "input_prediction": "also mine"}
+    Path("own.jsonl").write_text(json.dumps(row) + "\n")
+    code, _, err = cli("predict", model, "--input", "own.jsonl", "--output", "own.out")
+    assert code == 0
+    assert "are there as input_input_prediction" in err
+    (answer,) = lines("own.out")
+    kept = {answer["input_prediction"], answer["input_input_prediction"]}
+    assert kept == {"mine", "also mine"}
+    assert answer["prediction"] in answer["probabilities"]
+
+
 def test_bad_rows_leave_no_output(cli: Cli, model: str) -> None:
     Path("bad.jsonl").write_text(json.dumps(ROWS[0]) + '\n{"text": " "}\n')
     out = ("--output", "bad.out")
