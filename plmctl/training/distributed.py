@@ -38,6 +38,18 @@ def reduce(accelerator: Accelerator, values: Tensor) -> Tensor:
     return reduced
 
 
+def summed(accelerator: Accelerator, numbers: list[float]) -> list[float]:
+    """The sums over processes of numbers on the host, in float64.
+
+    Apple's GPUs have no float64: between processes numbers travel as their bits.
+    """
+    if accelerator.num_processes == 1:
+        return numbers
+    bits = torch.tensor(numbers, dtype=torch.float64).view(torch.int64)
+    each: Tensor = accelerator.gather(bits.to(accelerator.device))
+    return each.cpu().view(torch.float64).view(-1, len(numbers)).sum(0).tolist()
+
+
 def summed_facts(engine: Engine, facts: list[int]) -> list[int]:
     """The sums over processes of numbers on the host; they wait for no GPU."""
     if engine.hosts is None:
