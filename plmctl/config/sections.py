@@ -415,8 +415,9 @@ class ComputeConfig(Model):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: CUDA or Apple's GPU if there is one, otherwise the CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto: bf16 on a CUDA device or a CPU that has instructions for it, otherwise fp32; a resumed
-    run keeps the precision of its checkpoints. Weights and losses are float32 in each."""
+    """auto: bf16 on a CUDA device or a CPU that has instructions for it; on an older CUDA device
+    (T4, V100, RTX 20) fp16, but not for T5, ELMo and fsdp; otherwise fp32. A resumed run keeps the
+    precision of its checkpoints. Weights and losses are float32 in each."""
     compile: bool | Literal["auto"] = "auto"
     """Train the network with `torch.compile`; auto: in pretraining on a CUDA device, except for
     ELMo."""

@@ -140,11 +140,20 @@ def precision(compute: ComputeConfig, *, cuda: bool) -> str:
     Raises:
         ConfigError: The device does not support the precision, or is too slow in it.
     """
+    emulated = cuda and not torch.cuda.is_bf16_supported(including_emulation=False)
     if compute.precision == "auto":
-        return "bf16" if cuda and torch.cuda.is_bf16_supported() else "fp32"
+        return "bf16" if cuda and not emulated else "fp32"
     if compute.precision == "fp16" and not cuda:
         raise ConfigError("compute.precision: fp16 needs a CUDA device", "use fp32")
+    if compute.precision == "bf16" and emulated:
+        raise ConfigError(
+            f"compute.precision: {torch.cuda.get_device_name()} cannot compute in bf16; it would "
+            "be emulated in fp32, which is slower than fp32 itself",
+            "use compute.precision=auto, fp16 or fp32",
+        )
     mps = compute.device != "cpu" and torch.backends.mps.is_available()
+    if compute.precision == "bf16" and mps and not torch.backends.mps.is_macos_or_newer(14, 0):
+        raise ConfigError("compute.precision: bf16 needs macOS 14 or newer", "use fp32")
     if compute.precision == "bf16" and not (cuda or mps) and native_bf16() is False:
         raise ConfigError(
             "compute.precision: this CPU has no instructions for bf16 (avx512_bf16, amx_bf16), "
@@ -154,29 +163,53 @@ def precision(compute: ComputeConfig, *, cuda: bool) -> str:
     return compute.precision
 
 
-def of_training(compute: ComputeConfig, folder: Path, peers: Peers | None = None) -> ComputeConfig:
+def of_training(
+    compute: ComputeConfig, folder: Path, peers: Peers | None = None, *, fp16: bool
+) -> ComputeConfig:
     """A training's ``compute`` with its precision decided: one for all processes and all starts.
 
-    ``auto`` is bf16 on a CPU too if it has the instructions. A resumed run keeps the precision of
-    its checkpoints, which other versions of plmctl always computed in float32 on a CPU.
+    ``auto`` is bf16 where the device has it, a CPU included; else fp16 on a GPU that is fast in it.
+    A resumed run keeps the precision of its checkpoints, which other versions of plmctl always
+    computed in float32 on a CPU.
 
     Args:
         compute: The config's.
         folder: The run folder.
         peers: The processes of the run; None: there is one.
+        fp16: Whether the network can be trained in fp16, and the run can.
 
     Raises:
         DataError: The run's environment.json is damaged.
     """
     if compute.precision != "auto":
         return compute
+    cuda = torch.cuda.is_available() and compute.device in ("auto", "cuda")
     cpu = compute.device == "cpu" or not torch.accelerator.is_available()
+    own = precision(compute, cuda=cuda)
     if any(folder.glob("checkpoints/step-*")):
-        recorded = read_json(folder / "environment.json").get("precision", "auto")
-    else:
-        recorded = "bf16" if cpu and native_bf16() else "auto"
-    first = (peers or Peers()).compare("precision", {"name": recorded})[0]
-    return compute.model_copy(update={"precision": first["name"]})
+        own = read_json(folder / "environment.json").get("precision") or own
+    elif cpu and native_bf16():
+        own = "bf16"
+    elif cuda and own == "fp32" and fp16 and fast_fp16(torch.cuda.get_device_capability()):
+        own = "fp16"
+    each = [facts["name"] for facts in (peers or Peers()).compare("precision", {"name": own})]
+    weakest = min(each, key=("fp32", "fp16", "bf16").index)  # what every GPU has
+    return compute.model_copy(update={"precision": weakest})
+
+
+def fast_fp16(capability: tuple[int, int]) -> bool:
+    """Whether NVIDIA's GPUs of this compute capability are faster in fp16: P100, and since V100."""
+    return capability == (6, 0) or capability >= (7, 0)
+
+
+def emulation_note(compute: ComputeConfig, accelerator: Accelerator) -> str:
+    """What the start of a run says where the GPU has no bf16; empty: it has, or was not asked."""
+    if compute.precision != "auto" or accelerator.device.type != "cuda":
+        return ""
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return ""
+    chosen = precision_of(accelerator)
+    return f"compute.precision: {chosen}: {torch.cuda.get_device_name()} cannot compute in bf16"
 
 
 def precision_of(accelerator: Accelerator) -> str:

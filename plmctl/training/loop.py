@@ -511,6 +511,8 @@ def _synchronise(
             engine.optimizer.zero_grad()
             engine.trained().recurrent_state.rewind(step.state_before)
             _report_failure(run, progress, update, verdict, reason)
+            if scaled:  # it has unscaled this gradient, and may not again before it is told
+                engine.accelerator.scaler.update()
             if verdict == "rollback":
                 return _roll_back(run, progress), None
             progress = progress.without(update, step.samples, step.epoch_size)
