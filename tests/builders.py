@@ -141,12 +141,14 @@ def cpu_engine(
     *,
     optimizer: OptimizerConfig | None = None,
     averaging: Averaging | None = None,
+    varying: bool = True,
     **compute: Any,
 ) -> Engine:
     """With AdamW unless another is given. ``compute``: fields of that section of a config."""
     config = ComputeConfig(**{"device": "cpu", **compute})
     optim = optimizer or OptimConfig(lr=lr)
-    return make_engine(make_accelerator(config), network, optim, config, averaging=averaging)
+    accelerator = make_accelerator(config)
+    return make_engine(accelerator, network, optim, config, varying=varying, averaging=averaging)
 
 
 def outcome_of_step(

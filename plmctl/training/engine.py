@@ -22,7 +22,7 @@ from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
 from plmctl.files import read_json
-from plmctl.models.fast import allow_shapes, apply_fast_paths, checkpoint_activations
+from plmctl.models.fast import apply_fast_paths, checkpoint_activations, set_up_compiler
 from plmctl.models.network import Network
 from plmctl.models.parameters import layer_stacks
 from plmctl.optimizers.base import get_optimizer
@@ -369,8 +369,8 @@ def compile_network(network: Network, *, varying: bool, sharded: bool = False) -
             shape, which is faster.
         sharded: Compile each layer by itself.
     """
-    allow_shapes(_SHAPES)
     dynamic = varying or network.model.config.model_type == "elmo"
+    set_up_compiler(_SHAPES, varying=dynamic)
     if sharded:
         stacks = layer_stacks(network.model).values()
         network.compile_layers((layer for stack in stacks for layer in stack), dynamic=dynamic)
