@@ -132,7 +132,7 @@ class TextToText(Objective):
         """
         import torch
 
-        from plmctl.models.batch import Batch
+        from plmctl.models.batch import Batch, TargetList
 
         pair, _ = self._pair(epochs, samples)
         ids, real_inputs = closed(pair.inputs, self.specials.eos, self.specials.pad)
@@ -152,6 +152,7 @@ class TextToText(Objective):
             dict.fromkeys(self.loss_terms, targets),
             int(real_inputs.sum()) + len(positions),
             real_inputs.size + real_labels.size,
+            lists=(TargetList(("positions",), self.loss_terms),),
         )
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:

@@ -78,6 +78,11 @@ def shard(network: Network, device: torch.device, processes: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    for module in network.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.ndim == 0:  # the factor of a mix of layers: FSDP takes no single numbers
+                vector = nn.Parameter(parameter.detach()[None], parameter.requires_grad)
+                module.register_parameter(name, vector)
     mesh = init_device_mesh(device.type, (processes,))
     for stack in layer_stacks(network.model).values():
         layers = list(stack) if len(stack) > 1 else []
