@@ -427,6 +427,10 @@ class ComputeConfig(Model):
     Not supported for ELMo."""
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     """The implementation of attention; auto: the one that transformers chooses."""
+    deterministic: bool | Literal["auto"] = "auto"
+    """On a CUDA device, use only kernels that give the same bits each time; slower, and a run whose
+    network needs another kernel stops. auto: in `plmctl verify-resume` alone. On a CPU kernels
+    always do."""
     threads: int | None = Field(default=None, ge=1, le=4096)
     """CPU threads of PyTorch; empty: its default."""
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed
+import torch.utils.deterministic
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs
@@ -104,6 +106,7 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     cuda = torch.cuda.is_available() and compute.device in ("auto", "cuda")
     if not cuda:
         _keep_freed_memory()
+    repeat_bits(cuda and compute.deterministic is True)
     # Accelerate keeps its state for the whole process, and a second run in one process (a test, a
     # sweep) may want another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -114,6 +117,27 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
         mixed_precision=_PRECISION[precision(compute, cuda=cuda)],
         kwargs_handlers=[InitProcessGroupKwargs(timeout=(peers or Peers()).group_timeout)],
     )
+
+
+def repeat_bits(on: bool) -> None:  # noqa: FBT001 - a switch
+    """Let this process use only kernels of a GPU that give the same bits each time, or all of them.
+
+    Called before CUDA starts, since cuBLAS reads its variable then. A warning instead of the error
+    would not do: PyTorch's attention then keeps the kernel whose backward adds in any order.
+    Sources: PyTorch, "Reproducibility"; torchtitan, distributed/utils.py.
+    """
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")  # no choice of kernels by time
+    torch.use_deterministic_algorithms(on)
+    torch.utils.deterministic.fill_uninitialized_memory = not on  # it would cost time and no bits
+    torch.backends.cudnn.deterministic = on
+    torch.backends.cudnn.benchmark = False
+
+
+def has_other_bits(error: BaseException) -> bool:
+    """Whether this is PyTorch's refusal of an operation without a kernel that repeats its bits."""
+    return "does not have a deterministic implementation" in str(error)
 
 
 def _keep_freed_memory() -> None:

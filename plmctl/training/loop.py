@@ -36,7 +36,7 @@ from plmctl.startup import search_garbage_as_usual
 from plmctl.training.checkpoint import Checkpoints, Saver, Watch, journal_of, restore
 from plmctl.training.data import Phase, StepLoader, Stretch
 from plmctl.training.distributed import is_sharded, reduce, summed_facts
-from plmctl.training.engine import Engine
+from plmctl.training.engine import Engine, has_other_bits
 from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
 from plmctl.training.memory import is_out_of_memory, most_examples, release_memory, smaller
 from plmctl.training.peers import COMPILING, COMPUTING, LOADING, SAVING, VALIDATING
@@ -302,6 +302,12 @@ def train(
                     engine, phase.examples, micro_batches, plan.clip, key, stopping
                 )
             except (RuntimeError, MemoryError) as error:
+                if has_other_bits(error):
+                    raise PlmError(
+                        f"step {progress.step + 1}: {str(error).splitlines()[0]}",
+                        "set compute.deterministic=false: the run then resumes from its state, "
+                        "but not to the same bits",
+                    ) from error
                 if not is_out_of_memory(error):
                     raise
                 engine.optimizer.zero_grad()

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ import torch
 from plmctl.commands.doctor import _devices
 from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
-from plmctl.errors import ConfigError, DataError, Preempted
+from plmctl.errors import ConfigError, DataError, PlmError, Preempted
 from plmctl.families.base import trains_in_fp16
 from plmctl.run.folder import write_environment
 from plmctl.training.data import StepLoader
@@ -32,7 +32,7 @@ from plmctl.training.engine import (
 )
 from plmctl.training.loop import Guard, Plan
 from plmctl.training.peers import Peers
-from tests.builders import cpu_engine
+from tests.builders import ChangedExamples, cpu_engine
 from tests.training.conftest import Train, exact, tiny_network, tiny_plan, weights
 
 # --- What would make a run slow beyond use is refused or told of ---
@@ -172,6 +172,57 @@ def test_the_family_says_whether_it_can_be_trained_in_fp16() -> None:
     assert not trains_in_fp16("t5")
     assert not trains_in_fp16("elmo")
     assert not trains_in_fp16("unheard-of")
+
+
+# --- The same bits on a GPU ---
+
+
+def switches() -> tuple[bool, ...]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.deterministic,
+        not torch.utils.deterministic.fill_uninitialized_memory,
+        not torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def test_a_gpu_repeats_its_bits_if_told_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(**fields: Any) -> tuple[bool, ...]:
+        with suppress(RuntimeError, AssertionError):  # there is no such device
+            make_accelerator(ComputeConfig(**fields))
+        return switches()
+
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.delenv("TORCHINDUCTOR_DETERMINISTIC", raising=False)
+    off = (False, False, False, True)
+    assert made(device="cpu", deterministic=True) == off  # a CPU does so anyway
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.cuda.is_available", lambda: True)
+        patch.setattr("plmctl.training.engine.precision", lambda compute, cuda: "fp32")
+        patch.setattr("plmctl.training.engine.Accelerator", lambda **fields: None)
+        assert made() == made(deterministic=False) == off
+        assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+        assert made(deterministic=True) == (True,) * 4
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert not torch.backends.cudnn.benchmark
+        assert made() == off  # the next run of this process
+    assert made(device="cpu") == off
+
+
+def test_an_operation_without_such_a_kernel_is_named(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    plan = tiny_plan("mlm", store)
+    (phase,) = plan.phases
+
+    def fail(network: Any, batch: Any) -> Any:
+        raise RuntimeError("cumsum_cuda_kernel does not have a deterministic implementation, but")
+
+    examples = ChangedExamples(phase.examples)
+    object.__setattr__(examples, "loss", fail)
+    plan = replace(plan, phases=(replace(phase, examples=examples),))
+    with pytest.raises(PlmError, match=r"(?s)step 1: cumsum_cuda_kernel.*compute\.deterministic"):
+        run_plan(cpu_engine(tiny_network("mlm")), plan, tmp_path / "run")
 
 
 # --- fp16: a scaled loss, an unscaled gradient, a scale that a checkpoint has ---
