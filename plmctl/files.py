@@ -7,8 +7,9 @@ import errno
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -39,7 +40,7 @@ def new_file(path: Path, *, several_writers: bool = False) -> Iterator[BinaryIO]
         with beside.open("wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            flush(file.fileno())
         beside.replace(path)
     except OSError as error:
         _name(error, beside, path)
@@ -109,11 +110,25 @@ def give_default_mode(folder: Path) -> None:
             path.chmod(mode & 0o777)
 
 
+def flush(handle: int) -> None:
+    """Wait until what was written to an open file or folder is on its disk.
+
+    macOS' ``fsync`` does not wait for the disk's own memory; a network's disk knows nothing else.
+    """
+    if sys.platform == "darwin":
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(handle)
+
+
 def sync(path: Path) -> None:
     """Flush a file or a folder to the disk: a rename alone does not survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        flush(handle)
     finally:
         os.close(handle)
 

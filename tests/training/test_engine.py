@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from plmctl.commands.doctor import _devices
-from plmctl.config.sections import ComputeConfig, OptimConfig
+from plmctl.config.sections import ComputeConfig, LaunchConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError, PlmError, Preempted
 from plmctl.families.base import trains_in_fp16
 from plmctl.run.folder import write_environment
+from plmctl.run.launch import world_size
 from plmctl.training.data import StepLoader
 from plmctl.training.engine import (
     Engine,
@@ -172,6 +173,26 @@ def test_the_family_says_whether_it_can_be_trained_in_fp16() -> None:
     assert not trains_in_fp16("t5")
     assert not trains_in_fp16("elmo")
     assert not trains_in_fp16("unheard-of")
+
+
+# --- Apple's GPU ---
+
+
+def test_apples_gpu_takes_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And bf16 from macOS 14 on."""
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    assert world_size(LaunchConfig(), "auto") == 1
+    assert world_size(LaunchConfig(processes=2), "cpu") == 2
+    for wanted in (LaunchConfig(processes=2), LaunchConfig(machines=2)):
+        for device in ("auto", "mps"):
+            with pytest.raises(ConfigError, match="several processes cannot train on Apple's GPU"):
+                world_size(wanted, device)
+    bf16 = ComputeConfig(device="mps", precision="bf16")
+    monkeypatch.setattr("torch.backends.mps.is_macos_or_newer", lambda *version: False)
+    with pytest.raises(ConfigError, match="bf16 needs macOS 14"):
+        precision(bf16, cuda=False)
+    monkeypatch.setattr("torch.backends.mps.is_macos_or_newer", lambda *version: True)
+    assert precision(bf16, cuda=False) == "bf16"
 
 
 # --- The same bits on a GPU ---
