@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -46,7 +47,7 @@ def new_file(
         with beside.open("wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            flush(file.fileno())
         if replaces:
             beside.replace(path)
         else:
@@ -190,11 +191,25 @@ def give_default_mode(folder: Path) -> None:
             path.chmod(mode & 0o777)
 
 
+def flush(handle: int) -> None:
+    """Wait until what was written to an open file or folder is on its disk.
+
+    macOS' ``fsync`` does not wait for the disk's own memory; a network's disk knows nothing else.
+    """
+    if sys.platform == "darwin":
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(handle)
+
+
 def sync(path: Path) -> None:
     """Flush a file or a folder to the disk: a rename alone does not survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        flush(handle)
     finally:
         os.close(handle)
 

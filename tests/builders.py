@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from plmctl import registry
 from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
@@ -79,18 +80,75 @@ def make_examples(
     return member.make(member.Config(name=name, **fields), store, vocab, seq_len, seed)
 
 
+# --- Every family with every objective that fits it, tiny: from the registry, not from a list ---
+
+_SENTINELS = tuple(range(119, 99, -1))
+_WORDS = ("<pad>", "<UNK>", "<S>", "</S>", *(f"w{number}" for number in range(4, 120)))
+ANY_VOCAB = Vocab(
+    size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=2, eos=3, sentinels=_SENTINELS, words=_WORDS
+)
+_TINY: dict[str, dict[str, Any]] = {
+    "albert": {"hidden_size": 32, "embedding_size": 16, "num_attention_heads": 2},
+    "distilbert": {"dim": 32, "n_heads": 2},
+    "elmo": {"cell_size": 16, "projection_size": 8},
+    "t5": {"num_layers": 2, "d_model": 32, "num_heads": 2, "d_kv": 16, "d_ff": 64},
+    **dict.fromkeys(("gpt1", "gpt2", "gpt3"), {"n_layer": 2, "n_embd": 32, "n_head": 2}),
+    **dict.fromkeys(("bert", "roberta", "spanbert"), {"hidden_size": 32, "num_hidden_layers": 2}),
+}
+
+
+def fitting_pairs() -> list[tuple[str, str]]:
+    """Families and objectives."""
+    return [
+        (family, objective)
+        for family in registry.names("families")
+        for objective in registry.names("objectives")
+        if get_family(family).fits(
+            get_objective(objective).LOSS_TERMS,
+            encoder_decoder=get_objective(objective).ENCODER_DECODER,
+        )
+    ]
+
+
+def tiny_world(
+    family: str, objective: str, store: TokenStore, folder: Path, **fields: Any
+) -> tuple[Network, Examples]:
+    """A network without dropout, and its examples of 48 tokens from a store of ids below 100.
+
+    Args:
+        family: Its name.
+        objective: The objective's name.
+        store: The text.
+        folder: For the teacher of a student.
+        **fields: Of the objective's config.
+    """
+    member, goal = get_family(family), get_objective(objective)
+    if "teacher" in goal.Config.model_fields:
+        make_model("bert", 120, ("mlm",), size="tiny", **_TINY["bert"]).save_pretrained(folder)
+        fields = {"teacher": str(folder), **fields}
+    size = "tiny" if "tiny" in member.SIZES else next(iter(member.SIZES))
+    options = {**dict.fromkeys(member.DROPOUT, 0.0), **_TINY.get(family, {})}
+    options = {k: v for k, v in options.items() if k in member.Config.model_fields}
+    network = make_network(family, 120, goal.LOSS_TERMS, size=size, **options)
+    return network, make_examples(
+        objective, store, ANY_VOCAB, 10 if goal.streamed else 48, **fields
+    )
+
+
 def cpu_engine(
     network: Network,
     lr: float = 0.01,
     *,
     optimizer: OptimizerConfig | None = None,
     averaging: Averaging | None = None,
+    varying: bool = True,
     **compute: Any,
 ) -> Engine:
     """With AdamW unless another is given. ``compute``: fields of that section of a config."""
     config = ComputeConfig(**{"device": "cpu", **compute})
     optim = optimizer or OptimConfig(lr=lr)
-    return make_engine(make_accelerator(config), network, optim, config, averaging=averaging)
+    accelerator = make_accelerator(config)
+    return make_engine(accelerator, network, optim, config, varying=varying, averaging=averaging)
 
 
 def outcome_of_step(

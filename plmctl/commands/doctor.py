@@ -196,10 +196,15 @@ def _extras() -> list[dict[str, Any]]:
 def _devices() -> Iterator[str]:
     import torch
 
+    from plmctl.training.engine import fast_fp16
+
     for number in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(number)
-        bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
-        yield f"cuda:{number} {facts.name}, {facts.total_memory / 1e9:.0f} GB, {bf16}"
+        with torch.cuda.device(number):
+            native = torch.cuda.is_bf16_supported(including_emulation=False)
+        narrow = "fp16" if fast_fp16((facts.major, facts.minor)) else "fp32"
+        use = "bf16" if native else f"no bf16: trainings use {narrow} (T5 and ELMo: fp32)"
+        yield f"cuda:{number} {facts.name}, {facts.total_memory / 1e9:.0f} GB, {use}"
     if torch.backends.mps.is_available():
         yield "mps"
 

@@ -49,6 +49,7 @@ from plmctl.run.preflight import (
     agree_on_start,
     agree_on_text,
     check_ready,
+    compute_of,
     failure_handling,
     finetune_preflight,
     retention,
@@ -425,13 +426,13 @@ def _train(
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints, load_last_weights, take_best
     from plmctl.training.distributed import is_sharded
-    from plmctl.training.engine import make_accelerator, of_training, precision_of
+    from plmctl.training.engine import emulation_note, make_accelerator, precision_of
     from plmctl.training.journal import Journal
     from plmctl.training.memory import fitted
 
     config, folder = prepared.config, Path(prepared.config.run)
     peers.mark(CONNECTING)
-    accelerator = make_accelerator(of_training(config.compute, folder, peers), peers)
+    accelerator = make_accelerator(compute_of(config, prepared.network.model_type, peers), peers)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
     peers.mark(BUILDING)
     plan = replace(make_plan(config, examples.train, accelerator), until=until)
@@ -439,6 +440,8 @@ def _train(
     engine = make_trained_network(prepared, examples.labels, accelerator, peers)
     if engine.bare.compiled:
         say(COMPILE_NOTE)
+    if note := emulation_note(config.compute, accelerator):
+        say(note)
     if config.launch.strategy == "fsdp" and accelerator.num_processes == 1:
         say(ONE_PROCESS_NOTE)
     check_metric(engine, config, examples.few)

@@ -34,7 +34,14 @@ from plmctl.run.costs import Sizes, network_sizes, phase_flops, state_memory
 from plmctl.run.display import say, show_result
 from plmctl.run.launch import world_size
 from plmctl.run.network import make_network
-from plmctl.run.preflight import Prepared, check_network, preflight, resolve_compute, stand_in
+from plmctl.run.preflight import (
+    Prepared,
+    check_network,
+    compute_of,
+    preflight,
+    resolve_compute,
+    stand_in,
+)
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab
 from plmctl.training.schedule import course
@@ -539,13 +546,13 @@ def _of_size(config: PretrainConfig, size: str) -> ModelConfig:
 def measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
     from plmctl.training.data import StepBatches
-    from plmctl.training.engine import make_accelerator, make_engine, of_training
+    from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import take_step
 
     config = prepared.config
     text = prepare(config, prepared.encoder)
     examples = training_examples(prepared, text)
-    accelerator = make_accelerator(of_training(config.compute, Path(config.run)))
+    accelerator = make_accelerator(compute_of(config, prepared.network.model_type))
     plan = make_plan(config, examples, accelerator)
     network = make_network(config, prepared.tokenizer)
     varying = shapes_vary(config)

@@ -64,6 +64,7 @@ from plmctl.run.preflight import (
     check_machine,
     check_ready,
     check_text,
+    compute_of,
     failure_handling,
     preflight,
     retention,
@@ -77,9 +78,9 @@ from plmctl.training.data import Phase, Slicing, auto_micro_batch, mixture, scor
 from plmctl.training.distributed import forgets_forwards, is_sharded, reduce, whole
 from plmctl.training.engine import (
     compiles,
+    emulation_note,
     make_accelerator,
     make_engine,
-    of_training,
     precision_of,
 )
 from plmctl.training.journal import Journal
@@ -526,7 +527,7 @@ def _train(
     """
     config, folder, began = prepared.config, Path(prepared.config.run), time.monotonic()
     peers.mark(CONNECTING)
-    accelerator = make_accelerator(of_training(config.compute, folder, peers), peers)
+    accelerator = make_accelerator(compute_of(config, prepared.network.model_type, peers), peers)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
     peers.mark(BUILDING)
     if config.train.budget is not None:
@@ -551,6 +552,8 @@ def _train(
     )
     if network.compiled:
         say(COMPILE_NOTE)
+    if note := emulation_note(config.compute, accelerator):
+        say(note)
     if config.launch.strategy == "fsdp" and accelerator.num_processes == 1:
         say(ONE_PROCESS_NOTE)
     if accelerator.is_main_process:

@@ -211,13 +211,16 @@ def plan_of(config: RunConfig, accelerator: Any) -> Plan:
 def _adapted(config: RunConfig, folder: Path, options: Options) -> RunConfig:
     """The config with a separate folder and store, every loss logged, and more checkpoints.
 
-    None of this changes what the run computes.
+    None of this changes what the run computes; on a GPU it does so with kernels that repeat their
+    bits, unless the config says otherwise.
     """
+    repeats = config.compute.deterministic is not False
     every = max(1, options.steps // (2 * max(options.kills, 1)))
     changes: dict[str, Any] = {
         "run": str(folder),
         "log": config.log.model_copy(update={"every": 1, "trackers": ()}),
         "checkpoint": config.checkpoint.model_copy(update={"every": every}),
+        "compute": config.compute.model_copy(update={"deterministic": repeats}),
     }
     if isinstance(config, PretrainConfig):
         store = str(folder.with_suffix(".stores"))

@@ -417,8 +417,9 @@ class ComputeConfig(Model):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: CUDA or Apple's GPU if there is one, otherwise the CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto: bf16 on a CUDA device or a CPU that has instructions for it, otherwise fp32; a resumed
-    run keeps the precision of its checkpoints. Weights and losses are float32 in each."""
+    """auto: bf16 on a CUDA device or a CPU that has instructions for it; on an older CUDA device
+    (T4, V100, RTX 20) fp16, but not for T5, ELMo and fsdp; otherwise fp32. A resumed run keeps the
+    precision of its checkpoints. Weights and losses are float32 in each."""
     compile: bool | Literal["auto"] = "auto"
     """Train the network with `torch.compile`; auto: in pretraining on a CUDA device, except for
     ELMo."""
@@ -428,6 +429,10 @@ class ComputeConfig(Model):
     Not supported for ELMo."""
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     """The implementation of attention; auto: the one that transformers chooses."""
+    deterministic: bool | Literal["auto"] = "auto"
+    """On a CUDA device, use only kernels that give the same bits each time; slower, and a run whose
+    network needs another kernel stops. auto: in `plmctl verify-resume` alone. On a CPU kernels
+    always do."""
     threads: int | None = Field(default=None, ge=1, le=4096)
     """CPU threads of PyTorch; empty: its default."""
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"

@@ -74,7 +74,7 @@ from plmctl.corpus.store import OFFSET_FILES, SHARD_FILES, check_ids, find_damag
 from plmctl.corpus.words import WordRule, count_words, word_rule
 from plmctl.cpus import usable_cpus
 from plmctl.errors import ConfigError, DataError, PlmError
-from plmctl.files import read_checked, write_atomically, write_checked, write_error
+from plmctl.files import flush, read_checked, write_atomically, write_checked, write_error
 from plmctl.hashing import digest_of, digest_of_files, digest_of_json, sample_of, sha256_of
 
 if TYPE_CHECKING:
@@ -1347,7 +1347,7 @@ class _ShardWriter:
         for file in self._files.values():
             file.flush()
             if file.tell():  # without held-out documents, half of the files are empty
-                os.fsync(file.fileno())
+                flush(file.fileno())
             file.close()
         digest = digest_of([one.hexdigest() for one in self._hashes.values()])
         return {**self._counts, "digest": digest, "sample": sample_of(self._paths)}

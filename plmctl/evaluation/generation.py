@@ -229,7 +229,7 @@ class KeyedGumbel:
         keys = fold(self._keys[:, None], step, np.arange(scores.shape[1]))
         with np.errstate(divide="ignore"):  # a variable of 0 is a token that is never drawn
             noise = -np.log(-np.log(uniform(keys)))
-        return scores + torch.from_numpy(noise).to(scores)
+        return scores + torch.from_numpy(noise).to(scores.dtype).to(scores.device)
 
 
 def sampling_processors(decoding: Decoding, numbers: tuple[int, ...], width: int) -> list[Any]:

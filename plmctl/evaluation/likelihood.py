@@ -95,6 +95,13 @@ class SentenceScores:
     unknown: int
 
 
+def _at(logits: Tensor, scored: NDArray[np.bool_]) -> Tensor:
+    """[K, V] the logits [B, T, V] at the scored places [B, T]; a GPU need not count them."""
+    import torch
+
+    return logits.flatten(0, 1)[torch.from_numpy(np.flatnonzero(scored)).to(logits.device)]
+
+
 def token_nll(logits: Tensor, targets: Ints) -> Floats:
     """Negative log-likelihood of each target in nats, unreduced.
 
@@ -110,7 +117,7 @@ def token_nll(logits: Tensor, targets: Ints) -> Floats:
 
     target = torch.from_numpy(targets).to(logits.device)
     nll = cross_entropy(logits.float(), target, reduction="none")
-    return nll.double().cpu().numpy()
+    return nll.cpu().double().numpy()
 
 
 # --- Every kind of likelihood ---
@@ -313,8 +320,8 @@ class CausalLikelihood(Likelihood):
                 column = np.arange(table.shape[1] - 1)
                 scored = (column >= first[chosen, None]) & (column < end[chosen, None])
                 row, _ = np.nonzero(scored)
-                predictions = logits[torch.from_numpy(scored).to(logits.device)]
-                scores.add(text_of[chosen][row], token_nll(predictions, table[:, 1:][scored]))
+                nll = token_nll(_at(logits, scored), table[:, 1:][scored])
+                scores.add(text_of[chosen][row], nll)
         return scores
 
     def definition(self, options: ScoringOptions) -> str:
@@ -582,8 +589,7 @@ class BidirectionalLikelihood(Likelihood):
                         )
                         for name, target in zip(self.LOSS_TERMS, targets[part], strict=True):
                             scored = target >= 0
-                            place = torch.from_numpy(scored).to(logits[name].device)
-                            nll = token_nll(logits[name][place], target[scored])
+                            nll = token_nll(_at(logits[name], scored), target[scored])
                             scores.add(chosen[np.nonzero(scored)[0]], nll)
         scores.nll[:] /= 2
         scores.scored[:] //= 2

@@ -60,13 +60,13 @@ def score(
     import torch
 
     from plmctl.run.stop import StopAsked
+    from plmctl.training.distributed import summed
 
     network.eval()
     with torch.inference_mode(), accelerator.autocast(), network.apart():
         totals = _sums_of_process(accelerator, network, examples, batches, stop)
-    vector = torch.tensor(list(totals.values()), dtype=torch.float64, device=accelerator.device)
-    reduced = accelerator.reduce(vector, reduction="sum").tolist()
-    totals = dict(zip(totals, reduced, strict=True))
+    sums = summed(accelerator, list(totals.values()))
+    totals = dict(zip(totals, sums, strict=True))
     if totals["stopped"]:
         raise StopAsked
     result: dict[str, float] = {}

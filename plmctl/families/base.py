@@ -58,6 +58,7 @@ class Family(ABC):
         MODEL_TYPE: transformers' name of the architecture, by which a folder is recognised; empty:
             its folders are recognised as another family's (GPT-3 as GPT-2, SpanBERT as BERT).
         ENCODER_DECODER: Whether it has an encoder and a decoder.
+        FP16: Whether its networks can be trained in fp16, whose largest number is 65,504.
     """
 
     Config: ClassVar[type[ModelConfig]]
@@ -74,6 +75,7 @@ class Family(ABC):
     UNUSED_POSITIONS: ClassVar[int] = 0
     MODEL_TYPE: ClassVar[str] = ""
     ENCODER_DECODER: ClassVar[bool] = False
+    FP16: ClassVar[bool] = True
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
         """Set ``Config``; base classes of several families have none."""
@@ -242,6 +244,12 @@ def get_family(name: str) -> type[Family]:
         ConfigError: No family has that name; the message has the nearest.
     """
     return registry.member("families", name, Family)
+
+
+def trains_in_fp16(model_type: str) -> bool:
+    """Whether networks of a type of transformers can be trained in fp16; unknown ones may not."""
+    families = map(get_family, registry.names("families"))
+    return any(family.FP16 for family in families if model_type == family.MODEL_TYPE)
 
 
 # --- The output layer: a hook in place of logits ---

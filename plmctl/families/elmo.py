@@ -58,6 +58,7 @@ class Elmo(Family, config=Config):
     }
     TOKEN_IDS = ()
     POSITIONS = ""
+    FP16 = False  # trained in fp32 alone; sums over time are long
 
     @classmethod
     def size_fields(cls, config: ModelConfig) -> dict[str, Any]:

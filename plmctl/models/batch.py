@@ -21,8 +21,26 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class TargetList:
+    """Tensors [K, ...] with an entry per target, in one order, which more entries may follow.
+
+    Attributes:
+        positions: Names of the inputs that are positions in the flattened rows.
+        targets: The loss terms whose targets they are.
+        inputs: Names of other inputs with as many entries.
+    """
+
+    positions: tuple[str, ...]
+    targets: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Batch:
     """One micro-batch.
+
+    Rows are [B, L], those of ``attention_mask`` if there is one. An encoder-decoder's inputs whose
+    names begin with ``decoder_``, and its targets, have the rows of ``decoder_input_ids``.
 
     Attributes:
         inputs: Arguments of the network's forward.
@@ -30,6 +48,8 @@ class Batch:
         tokens: Input tokens that are not padding.
         padded_tokens: Input positions, padding included.
         rows: Its rows in the step, if they continue the step before (``Examples.streamed``).
+        lists: What it has besides rows and a value per row; with it, a network that is compiled may
+            get it padded (``training.shapes``). None: unknown; it is not padded.
     """
 
     inputs: dict[str, Tensor]
@@ -37,6 +57,7 @@ class Batch:
     tokens: int
     padded_tokens: int
     rows: Rows | None = None
+    lists: tuple[TargetList, ...] | None = None
 
     def counts(self) -> dict[str, int]:
         """Number of targets of each loss term: what its summed loss is divided by."""
@@ -50,4 +71,5 @@ class Batch:
             self.tokens,
             self.padded_tokens,
             self.rows,
+            self.lists,
         )

@@ -116,7 +116,7 @@ def _target_log_probs(
     )
     for states, target in pieces:
         logits = head(states.float()).log_softmax(-1)
-        log_probs.append(logits.gather(-1, target[:, None])[:, 0].double().cpu())
+        log_probs.append(logits.gather(-1, target[:, None])[:, 0].cpu().double())
         greedy.append((logits.argmax(-1) == target).cpu())
     return torch.cat(log_probs).numpy(), torch.cat(greedy).numpy()
 

@@ -290,10 +290,12 @@ def sampled_logits(
 
 
 def _log_expected(ids: Tensor, tries: Tensor, size: int) -> Tensor:
-    """Log of the chance that a word is among the candidates after so many draws."""
-    ids = ids.double()
-    chance = ((ids + 2) / (ids + 1)).log() / math.log(size + 1)
-    return (-torch.expm1(tries.double() * torch.log1p(-chance))).log().float()
+    """Log of the chance that a word is among the candidates after so many draws.
+
+    In float32, which every device has; the functions are those that lose no digits near 0.
+    """
+    chance = torch.log1p(1 / (ids.float() + 1)) / math.log(size + 1)
+    return (-torch.expm1(tries.float() * torch.log1p(-chance))).log()
 
 
 # --- Losses of labelled texts ---

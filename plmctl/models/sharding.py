@@ -31,7 +31,12 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def cut_like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """A whole tensor as a parameter is kept: this process's part of it if that is split."""
+    """A whole tensor as a parameter is kept: this process's part of it if that is split.
+
+    A single number gets the axis that FSDP has given to the parameter, or loses it.
+    """
+    if {tensor.shape, parameter.shape} == {(), (1,)}:
+        tensor = tensor.reshape(parameter.shape)
     if not is_split(parameter) or tensor.shape != parameter.shape:
         return tensor.to(parameter.device)
     from torch.distributed.tensor import DTensor, distribute_tensor

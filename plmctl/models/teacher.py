@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -48,7 +49,7 @@ def teach(
     teacher: Any = load_teacher(folder, input_ids.device)
     # The student computes in this precision too, inside Accelerate's wrapper.
     dtype = _PRECISION.get(AcceleratorState().mixed_precision) if is_initialized() else None
-    with torch.autocast(input_ids.device.type, dtype=dtype, enabled=dtype is not None):
+    with nullcontext() if dtype is None else torch.autocast(input_ids.device.type, dtype=dtype):
         output = teacher(input_ids, attention_mask=attention_mask, output_hidden_states=True)
     logits, hidden = output.logits, output.hidden_states[-1]
     return logits.flatten(0, 1)[positions].float(), hidden.flatten(0, 1)[positions].float()

@@ -150,7 +150,7 @@ class Masker:
         """
         import torch
 
-        from plmctl.models.batch import Batch
+        from plmctl.models.batch import Batch, TargetList
 
         keys = fold(self.key, passes, samples)
         real = layout.source != PAD
@@ -168,6 +168,7 @@ class Masker:
             {"mlm": torch.from_numpy(ids.reshape(-1)[positions])},
             int(layout.lengths.sum()),
             real.size,
+            lists=(TargetList(("positions",), ("mlm",)),),
         )
 
     def _choose(self, layout: Layout, keys: Keys) -> Bools:

@@ -141,7 +141,7 @@ class TextToText(Objective):
         """
         import torch
 
-        from plmctl.models.batch import Batch
+        from plmctl.models.batch import Batch, TargetList
 
         epochs, segments, row = self.segments_of(epochs, samples)
         pair, _ = self._pair(epochs, segments)
@@ -166,6 +166,7 @@ class TextToText(Objective):
             dict.fromkeys(self.loss_terms, targets),
             int(np.count_nonzero(number)) + len(positions),
             ids.size + shifted.size,
+            lists=(TargetList(("positions",), self.loss_terms),),
         )
 
     def segments_of(self, epochs: Ints, samples: Ints) -> tuple[Ints, Ints, Ints]:

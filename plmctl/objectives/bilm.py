@@ -182,6 +182,7 @@ class BidirectionalLM(Objective, config=Config):
             },
             size,
             size,
+            lists=(),
         )
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:

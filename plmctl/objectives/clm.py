@@ -131,6 +131,7 @@ class CausalLM(Objective, config=Config):
             {"lm": torch.from_numpy(np.ascontiguousarray(targets))},
             size,
             size,
+            lists=(),
         )
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:

@@ -177,7 +177,7 @@ class Distillation(MaskedObjective, config=Config):
         """
         import torch
 
-        from plmctl.models.batch import IGNORE, Batch
+        from plmctl.models.batch import IGNORE, Batch, TargetList
 
         masked = self.masked(epochs, samples)
         real = masked.inputs["attention_mask"].flatten()
@@ -196,6 +196,7 @@ class Distillation(MaskedObjective, config=Config):
             {"mlm": mlm, "kl": kl, "cosine": everywhere},
             masked.tokens,
             masked.padded_tokens,
+            lists=(TargetList(("positions",), self.LOSS_TERMS),),
         )
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:

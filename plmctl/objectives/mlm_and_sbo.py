@@ -103,7 +103,7 @@ class SpanBoundaryObjective(Objective, config=Config):
         """
         import torch
 
-        from plmctl.models.batch import Batch
+        from plmctl.models.batch import Batch, TargetList
 
         rows = layout([self.starts[samples]], [self.ends[samples]])
         ids = fill(rows.source, self.store.tokens(np.maximum(rows.source, 0)), self.specials)
@@ -128,6 +128,10 @@ class SpanBoundaryObjective(Objective, config=Config):
             {term: torch.from_numpy(array) for term, array in targets.items()},
             int(rows.lengths.sum()),
             ids.size,
+            lists=(
+                TargetList(("positions",), ("mlm",)),
+                TargetList(("left", "right"), ("sbo",), ("place",)),
+            ),
         )
 
     def _spans(self, rows: Layout, keys: Keys) -> Spans:

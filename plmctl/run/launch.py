@@ -202,12 +202,20 @@ def process_count(config: LaunchConfig, device: str) -> int:
     """Number of processes of this machine: as configured, or one per CUDA device.
 
     Raises:
-        ConfigError: More processes than devices.
+        ConfigError: More processes than devices, or more than one with Apple's GPU.
     """
     import torch
 
     devices = torch.cuda.device_count() if device in ("auto", "cuda") else 0
     started = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if is_worker() else None
+    wanted = started or config.processes, int(os.environ.get("WORLD_SIZE", "1")), config.machines
+    apple = device in ("auto", "mps") and not devices and torch.backends.mps.is_available()
+    if apple and any(count not in ("auto", 1) for count in wanted):
+        raise ConfigError(
+            "launch.processes: several processes cannot train on Apple's GPU: nothing in PyTorch "
+            "sends its tensors from one to another",
+            "use launch.processes=1 and one machine, or compute.device=cpu",
+        )
     if started is not None:
         if devices and started > devices:
             raise ConfigError(

@@ -28,7 +28,7 @@ from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.examples.masking import count_exact
 from plmctl.examples.spans import budget
-from plmctl.families.base import get_family
+from plmctl.families.base import get_family, trains_in_fp16
 from plmctl.hub import local, refuse_unreachable
 from plmctl.objectives.base import Objective, get_objective
 from plmctl.run import launch
@@ -805,6 +805,20 @@ def _refuse_full(where: str, free: int, size: int) -> None:
 # --- What a run uses of this machine: device, kernels and processes ---
 
 
+def compute_of(config: RunConfig, model_type: str, peers: Peers | None = None) -> ComputeConfig:
+    """A run's ``compute`` with its precision decided; see ``of_training``.
+
+    Args:
+        config: The config of the run.
+        model_type: transformers' name of the architecture.
+        peers: The processes of the run; None: there is one.
+    """
+    from plmctl.training.engine import of_training
+
+    fp16 = trains_in_fp16(model_type) and config.launch.strategy != "fsdp"
+    return of_training(config.compute, Path(config.run), peers, fp16=fp16)
+
+
 def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, Any]:
     """Device, kernels and processes of a run, by the rules that the run itself follows.
 
@@ -823,12 +837,11 @@ def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, A
         compiles,
         for_finetuning,
         make_accelerator,
-        of_training,
         precision_of,
     )
 
     processes = launch.world_size(config.launch, config.compute.device)
-    accelerator = make_accelerator(of_training(config.compute, Path(config.run)))
+    accelerator = make_accelerator(compute_of(config, network.model_type))
     device = accelerator.device.type
     if isinstance(config, PretrainConfig):
         compute, loaded = config.compute, config.model.init_from is not None

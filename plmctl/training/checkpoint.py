@@ -161,9 +161,10 @@ def restore(folder: Path, trained: Trained) -> dict[str, Any]:
     for key, value in states.items():
         field, _, name = key.partition("/")
         parameter = parameters[name]
-        # "step" goes where the optimizer keeps it: on the CPU, unless its kernel counts itself.
-        on_host = field == "step" and parameter not in fused
-        there = value if on_host else cut_like(value, parameter)
+        if field == "step":  # a number, on the CPU unless the optimizer's kernel counts itself
+            there = value.to(parameter.device) if parameter in fused else value
+        else:
+            there = cut_like(value, parameter)
         trained.optimizer.state[parameter][field] = there
     if trained.average is not None and (folder / _AVERAGE).is_file():
         for name, value in load_file(folder / _AVERAGE).items():

@@ -38,6 +38,18 @@ def reduce(accelerator: Accelerator, values: Tensor) -> Tensor:
     return reduced
 
 
+def summed(accelerator: Accelerator, numbers: list[float]) -> list[float]:
+    """The sums over processes of numbers on the host, in float64.
+
+    Apple's GPUs have no float64: between processes numbers travel as their bits.
+    """
+    if accelerator.num_processes == 1:
+        return numbers
+    bits = torch.tensor(numbers, dtype=torch.float64).view(torch.int64)
+    each: Tensor = accelerator.gather(bits.to(accelerator.device))
+    return each.cpu().view(torch.float64).view(-1, len(numbers)).sum(0).tolist()
+
+
 def summed_facts(engine: Engine, facts: list[int]) -> list[int]:
     """The sums over processes of numbers on the host; they wait for no GPU."""
     if engine.hosts is None:
@@ -66,6 +78,11 @@ def shard(network: Network, device: torch.device, processes: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    for module in network.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.ndim == 0:  # the factor of a mix of layers: FSDP takes no single numbers
+                vector = nn.Parameter(parameter.detach()[None], parameter.requires_grad)
+                module.register_parameter(name, vector)
     mesh = init_device_mesh(device.type, (processes,))
     for stack in layer_stacks(network.model).values():
         layers = list(stack) if len(stack) > 1 else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed
+import torch.utils.deterministic
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs
@@ -22,7 +24,7 @@ from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
 from plmctl.files import read_json
-from plmctl.models.fast import allow_shapes, apply_fast_paths, checkpoint_activations
+from plmctl.models.fast import apply_fast_paths, checkpoint_activations, set_up_compiler
 from plmctl.models.network import Network
 from plmctl.models.parameters import layer_stacks
 from plmctl.optimizers.base import get_optimizer
@@ -104,6 +106,7 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     cuda = torch.cuda.is_available() and compute.device in ("auto", "cuda")
     if not cuda:
         _keep_freed_memory()
+    repeat_bits(cuda and compute.deterministic is True)
     # Accelerate keeps its state for the whole process, and a second run in one process (a test, a
     # sweep) may want another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -114,6 +117,27 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
         mixed_precision=_PRECISION[precision(compute, cuda=cuda)],
         kwargs_handlers=[InitProcessGroupKwargs(timeout=(peers or Peers()).group_timeout)],
     )
+
+
+def repeat_bits(on: bool) -> None:  # noqa: FBT001 - a switch
+    """Let this process use only kernels of a GPU that give the same bits each time, or all of them.
+
+    Called before CUDA starts, since cuBLAS reads its variable then. A warning instead of the error
+    would not do: PyTorch's attention then keeps the kernel whose backward adds in any order.
+    Sources: PyTorch, "Reproducibility"; torchtitan, distributed/utils.py.
+    """
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")  # no choice of kernels by time
+    torch.use_deterministic_algorithms(on)
+    torch.utils.deterministic.fill_uninitialized_memory = not on  # it would cost time and no bits
+    torch.backends.cudnn.deterministic = on
+    torch.backends.cudnn.benchmark = False
+
+
+def has_other_bits(error: BaseException) -> bool:
+    """Whether this is PyTorch's refusal of an operation without a kernel that repeats its bits."""
+    return "does not have a deterministic implementation" in str(error)
 
 
 def _keep_freed_memory() -> None:
@@ -140,11 +164,20 @@ def precision(compute: ComputeConfig, *, cuda: bool) -> str:
     Raises:
         ConfigError: The device does not support the precision, or is too slow in it.
     """
+    emulated = cuda and not torch.cuda.is_bf16_supported(including_emulation=False)
     if compute.precision == "auto":
-        return "bf16" if cuda and torch.cuda.is_bf16_supported() else "fp32"
+        return "bf16" if cuda and not emulated else "fp32"
     if compute.precision == "fp16" and not cuda:
         raise ConfigError("compute.precision: fp16 needs a CUDA device", "use fp32")
+    if compute.precision == "bf16" and emulated:
+        raise ConfigError(
+            f"compute.precision: {torch.cuda.get_device_name()} cannot compute in bf16; it would "
+            "be emulated in fp32, which is slower than fp32 itself",
+            "use compute.precision=auto, fp16 or fp32",
+        )
     mps = compute.device != "cpu" and torch.backends.mps.is_available()
+    if compute.precision == "bf16" and mps and not torch.backends.mps.is_macos_or_newer(14, 0):
+        raise ConfigError("compute.precision: bf16 needs macOS 14 or newer", "use fp32")
     if compute.precision == "bf16" and not (cuda or mps) and native_bf16() is False:
         raise ConfigError(
             "compute.precision: this CPU has no instructions for bf16 (avx512_bf16, amx_bf16), "
@@ -154,29 +187,53 @@ def precision(compute: ComputeConfig, *, cuda: bool) -> str:
     return compute.precision
 
 
-def of_training(compute: ComputeConfig, folder: Path, peers: Peers | None = None) -> ComputeConfig:
+def of_training(
+    compute: ComputeConfig, folder: Path, peers: Peers | None = None, *, fp16: bool
+) -> ComputeConfig:
     """A training's ``compute`` with its precision decided: one for all processes and all starts.
 
-    ``auto`` is bf16 on a CPU too if it has the instructions. A resumed run keeps the precision of
-    its checkpoints, which other versions of plmctl always computed in float32 on a CPU.
+    ``auto`` is bf16 where the device has it, a CPU included; else fp16 on a GPU that is fast in it.
+    A resumed run keeps the precision of its checkpoints, which other versions of plmctl always
+    computed in float32 on a CPU.
 
     Args:
         compute: The config's.
         folder: The run folder.
         peers: The processes of the run; None: there is one.
+        fp16: Whether the network can be trained in fp16, and the run can.
 
     Raises:
         DataError: The run's environment.json is damaged.
     """
     if compute.precision != "auto":
         return compute
+    cuda = torch.cuda.is_available() and compute.device in ("auto", "cuda")
     cpu = compute.device == "cpu" or not torch.accelerator.is_available()
+    own = precision(compute, cuda=cuda)
     if any(folder.glob("checkpoints/step-*")):
-        recorded = read_json(folder / "environment.json").get("precision", "auto")
-    else:
-        recorded = "bf16" if cpu and native_bf16() else "auto"
-    first = (peers or Peers()).compare("precision", {"name": recorded})[0]
-    return compute.model_copy(update={"precision": first["name"]})
+        own = read_json(folder / "environment.json").get("precision") or own
+    elif cpu and native_bf16():
+        own = "bf16"
+    elif cuda and own == "fp32" and fp16 and fast_fp16(torch.cuda.get_device_capability()):
+        own = "fp16"
+    each = [facts["name"] for facts in (peers or Peers()).compare("precision", {"name": own})]
+    weakest = min(each, key=("fp32", "fp16", "bf16").index)  # what every GPU has
+    return compute.model_copy(update={"precision": weakest})
+
+
+def fast_fp16(capability: tuple[int, int]) -> bool:
+    """Whether NVIDIA's GPUs of this compute capability are faster in fp16: P100, and since V100."""
+    return capability == (6, 0) or capability >= (7, 0)
+
+
+def emulation_note(compute: ComputeConfig, accelerator: Accelerator) -> str:
+    """What the start of a run says where the GPU has no bf16; empty: it has, or was not asked."""
+    if compute.precision != "auto" or accelerator.device.type != "cuda":
+        return ""
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return ""
+    chosen = precision_of(accelerator)
+    return f"compute.precision: {chosen}: {torch.cuda.get_device_name()} cannot compute in bf16"
 
 
 def precision_of(accelerator: Accelerator) -> str:
@@ -336,8 +393,8 @@ def compile_network(network: Network, *, varying: bool, sharded: bool = False) -
             shape, which is faster.
         sharded: Compile each layer by itself.
     """
-    allow_shapes(_SHAPES)
     dynamic = varying or network.model.config.model_type == "elmo"
+    set_up_compiler(_SHAPES, varying=dynamic)
     if sharded:
         stacks = layer_stacks(network.model).values()
         network.compile_layers((layer for stack in stacks for layer in stack), dynamic=dynamic)

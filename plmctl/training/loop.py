@@ -43,7 +43,7 @@ from plmctl.training.checkpoint import (
 )
 from plmctl.training.data import Phase, StepLoader, Stretch
 from plmctl.training.distributed import is_sharded, reduce, summed_facts
-from plmctl.training.engine import Engine
+from plmctl.training.engine import Engine, has_other_bits
 from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
 from plmctl.training.memory import is_out_of_memory, most_examples, release_memory, smaller
 from plmctl.training.peers import COMPILING, COMPUTING, LOADING, SAVING, VALIDATING
@@ -313,6 +313,12 @@ def train(
                     engine, phase.examples, micro_batches, plan.clip, key, stopping
                 )
             except (RuntimeError, MemoryError) as error:
+                if has_other_bits(error):
+                    raise PlmError(
+                        f"step {progress.step + 1}: {str(error).splitlines()[0]}",
+                        "set compute.deterministic=false: the run then resumes from its state, "
+                        "but not to the same bits",
+                    ) from error
                 if not is_out_of_memory(error):
                     raise
                 engine.optimizer.zero_grad()
@@ -522,6 +528,8 @@ def _synchronise(
             engine.optimizer.zero_grad()
             engine.trained().recurrent_state.rewind(step.state_before)
             _report_failure(run, progress, update, verdict, reason)
+            if scaled:  # it has unscaled this gradient, and may not again before it is told
+                engine.accelerator.scaler.update()
             if verdict == "rollback":
                 return _roll_back(run, progress), None
             progress = progress.without(update, step.samples, step.epoch_size)

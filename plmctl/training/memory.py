@@ -35,11 +35,27 @@ if TYPE_CHECKING:
 # --- Running out of memory ---
 
 
+_NO_MEMORY = (
+    "out of memory",  # CUDA, HIP and Triton, NCCL with a last error of CUDA, Apple's GPUs
+    "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED; cuDNN, cuSOLVER, cuFFT and hipBLAS have the like
+    "defaultcpuallocator",
+    "can't allocate memory",
+    "not enough memory",  # Windows
+    "bad_alloc",
+)
+"""What libraries say, in small letters. PyTorch's allocator has a class of error; what a handle, a
+kernel or a communicator allocates past it is an error of its library, in words."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device, or the CPU's allocator, has no memory left."""
+    """Whether a device, or the CPU's allocator, has no memory left.
+
+    cuDNN's NOT_SUPPORTED and INTERNAL_ERROR can have that cause too, and others: they are not.
+    """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    return any(words in text for words in _NO_MEMORY)
 
 
 def release_memory() -> None:
@@ -47,6 +63,8 @@ def release_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()
 
 
 # --- The automatic micro-batch size ---

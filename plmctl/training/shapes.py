@@ -2,43 +2,41 @@
 
 The rows of a phase have one length, except in batches of shorter rows only; the list of positions
 with a target has another length in every batch of a masked objective. Both are padded here, on the
-host: rows with positions that attention masks, lists with positions whose target is IGNORE. The
-losses and their counts are the same, up to the rounding of sums.
+host: rows with positions that attention masks, lists with entries whose target is IGNORE. The
+losses and their counts are the same, up to the rounding of sums. What may be padded so is said by
+the batch (``Batch.lists``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from plmctl.models.batch import IGNORE, Batch
+from plmctl.models.batch import IGNORE, Batch, TargetList
 
-# Lists of positions and their companions, and the loss terms that have a target for each entry.
-_LISTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("positions",), ("mlm", "kl", "cosine", "lm", "z_loss")),
-    (("left", "right", "place"), ("sbo",)),
-)
 _LIST_BITS = 3
-_CELLS = ("positions", "left", "right")
 _ROW_BITS, _ROW_MULTIPLE = 4, 8  # of a decoder's rows: 114 of span corruption become 120
 _EVEN = 0.75  # share of a decoder's positions with a target, above which its rows count as even
 _TARGET_BITS = 4  # leading bits of the number of its positions that set the step of its targets
+_DECODER = "decoder_input_ids"
 
 
 def fixed(batch: Batch, width: int) -> Batch:
-    """The same batch, padded to one of few shapes.
+    """The same batch, padded to one of few shapes; as it is if it does not say what its lists are.
 
     Args:
         batch: A batch of a pretraining objective, on the CPU.
         width: Length of its rows (an encoder's, if there is one); longer rows stay.
     """
-    wide = _wide(batch, width)
-    for lists, loss_terms in _LISTS:
-        if lists[0] in wide.inputs:
-            wide = _filled(wide, lists, tuple(term for term in loss_terms if term in wide.targets))
+    if batch.lists is None:
+        return batch
+    wide = _wide(batch, batch.lists, width)
+    for one in batch.lists:
+        wide = _filled(wide, one)
     return wide
 
 
@@ -59,27 +57,29 @@ def _step(number: int, bits: int) -> int:
     return 1 << max(0, number.bit_length() - bits)
 
 
-def _wide(batch: Batch, width: int) -> Batch:
+def _wide(batch: Batch, lists: Sequence[TargetList], width: int) -> Batch:
     """With its rows padded, and the positions in its lists renumbered."""
-    mask = batch.inputs.get("attention_mask")
+    mask, decoded = batch.inputs.get("attention_mask"), batch.inputs.get(_DECODER)
     if mask is None:
         return batch
-    decoded = batch.inputs.get("decoder_input_ids")
-    cells = mask if decoded is None else decoded
-    inputs, grown = dict(batch.inputs), 0
-    for name, tensor in batch.inputs.items():
-        if name in ("decoder_input_ids", "decoder_texts"):
-            inputs[name] = _padded(tensor, _decoder_width(batch, width))
-        elif tensor.shape == mask.shape:
-            inputs[name] = _padded(tensor, width)
-    for name in ("attention_mask", "decoder_input_ids"):
-        grown += inputs[name].numel() - batch.inputs[name].numel() if name in inputs else 0
-    before = cells.shape[1]
-    after = inputs["attention_mask" if decoded is None else "decoder_input_ids"].shape[1]
-    for name in _CELLS:
-        if name in inputs:
-            inputs[name] = inputs[name] // before * after + inputs[name] % before
-    return replace(batch, inputs=inputs, padded_tokens=batch.padded_tokens + grown)
+    own = mask if decoded is None else decoded  # the rows of the targets
+    after = width if decoded is None else _decoder_width(batch, width)
+    inputs = {
+        name: _padded(tensor, decoded, after)
+        if name.startswith("decoder_") and decoded is not None
+        else _padded(tensor, mask, width)
+        for name, tensor in batch.inputs.items()
+    }
+    targets = {term: _padded(target, own, after, IGNORE) for term, target in batch.targets.items()}
+    before, after = own.shape[1], max(own.shape[1], after)
+    for name in (name for one in lists for name in one.positions):
+        inputs[name] = inputs[name] // before * after + inputs[name] % before
+    grown = sum(
+        inputs[name].numel() - batch.inputs[name].numel()
+        for name in ("attention_mask", _DECODER)
+        if name in inputs
+    )
+    return replace(batch, inputs=inputs, targets=targets, padded_tokens=batch.padded_tokens + grown)
 
 
 def _decoder_width(batch: Batch, width: int) -> int:
@@ -88,37 +88,47 @@ def _decoder_width(batch: Batch, width: int) -> int:
     Span corruption's targets have nearly one length, far below the encoder's. A prefix ends
     anywhere, so a batch's longest target may be nearly as long as the encoder's rows: ``width``.
     """
-    rows, longest = batch.inputs["decoder_input_ids"].shape
-    if 2 * longest > width and len(batch.inputs["positions"]) < _EVEN * rows * longest:
+    rows, longest = batch.inputs[_DECODER].shape
+    listed = max((len(target) for target in batch.targets.values()), default=0)
+    if 2 * longest > width and listed < _EVEN * rows * longest:
         return max(longest, width)
     step = max(_ROW_MULTIPLE, _step(longest, _ROW_BITS))
     return -(-longest // step) * step
 
 
-def _padded(rows_BL: Tensor, width: int) -> Tensor:
-    """[B, width] with zeros at the end; the mask is 0 there too."""
-    return pad(rows_BL, (0, max(0, width - rows_BL.shape[1])))
+def _padded(tensor: Tensor, rows_BL: Tensor, width: int, fill: int = 0) -> Tensor:
+    """A tensor [B, L, ...] as [B, width, ...], filled at the end; one without these rows stays."""
+    missing = width - rows_BL.shape[1]
+    if missing <= 0 or tensor.shape[:2] != rows_BL.shape:
+        return tensor
+    return pad(tensor, (*(0, 0) * (tensor.ndim - 2), 0, missing), value=fill)
 
 
-def _filled(batch: Batch, lists: tuple[str, ...], loss_terms: tuple[str, ...]) -> Batch:
-    """With lists [K] and their targets [K] padded to a capacity; the first list stays sorted."""
-    table = batch.inputs.get("decoder_input_ids", batch.inputs["input_ids"])
-    first = batch.inputs[lists[0]]
-    room = capacity(len(first), table.numel())
-    if "decoder_input_ids" in batch.inputs:  # for 16 prefixes it varies by half of its mean
+def _filled(batch: Batch, one: TargetList) -> Batch:
+    """With a list [K] padded to a capacity; its first positions stay sorted."""
+    table = batch.inputs.get(_DECODER, batch.inputs["input_ids"])
+    first = batch.inputs[one.positions[0]]
+    most = max(table.numel(), len(first))
+    room = capacity(len(first), most)
+    if _DECODER in batch.inputs:  # for 16 prefixes it varies by half of its mean
         step = _step(table.numel(), _TARGET_BITS)
-        room = min(-(-room // step) * step, table.numel())
+        room = min(-(-room // step) * step, most)
     missing = room - len(first)
-    if missing <= 0 or not loss_terms:
+    if missing <= 0:
         return batch
     # Padding repeats positions from everywhere: gradients of one position that is repeated a
     # thousand times would be added one after the other.
     spread = torch.arange(missing) * table.numel() // missing
     order = torch.cat([first, spread]).argsort(stable=True)
+
+    def filled(tensor: Tensor, value: int) -> Tensor:
+        return torch.cat([tensor, tensor.new_full((missing, *tensor.shape[1:]), value)])[order]
+
     inputs, targets = dict(batch.inputs), dict(batch.targets)
-    for name in lists:
-        extra = spread if name in _CELLS else torch.zeros_like(spread)
-        inputs[name] = torch.cat([inputs[name], extra])[order]
-    for term in loss_terms:
-        targets[term] = torch.cat([targets[term], torch.full_like(spread, IGNORE)])[order]
+    for name in one.positions:
+        inputs[name] = torch.cat([inputs[name], spread])[order]
+    for name in one.inputs:
+        inputs[name] = filled(inputs[name], 0)
+    for term in one.targets:
+        targets[term] = filled(targets[term], IGNORE)
     return replace(batch, inputs=inputs, targets=targets)

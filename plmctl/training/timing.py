@@ -20,7 +20,7 @@ from plmctl.formatting import format_duration
 from plmctl.models.network import RecurrentState
 from plmctl.models.sharding import own_part
 from plmctl.training.data import StepBatches
-from plmctl.training.distributed import reduce
+from plmctl.training.distributed import summed
 from plmctl.training.loop import apply, compute_gradient
 
 if TYPE_CHECKING:
@@ -183,6 +183,5 @@ def timed(engine: Engine, body: Callable[[], object]) -> float:
 
 def agreed(engine: Engine, number: float) -> float:
     """The number of the main process, in all of them."""
-    own = number if engine.accelerator.is_main_process else 0.0
-    shared: float = reduce(engine.accelerator, torch.tensor([own], dtype=torch.float64)).item()
+    (shared,) = summed(engine.accelerator, [number if engine.accelerator.is_main_process else 0.0])
     return shared

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches
 from plmctl.training.engine import Engine, compiles, for_finetuning
 from plmctl.training.loop import Plan, take_step
 from tests.builders import cpu_engine
+from tests.processes import in_two_processes
 from tests.training.conftest import Train, weights
 from tests.training.test_checkpointed_activations import CASES as DROPPED
 from tests.training.test_checkpointed_activations import network_of, step_of
@@ -47,7 +49,7 @@ def engine_of(case: str, backend: Any = None, *, dynamic: bool = False, **comput
     """An engine; compiled by a backend if there is one."""
     family, objective, fields, _ = CASES.get(case) or DROPPED[case]
     network = network_of(family, objective, fields)
-    engine = cpu_engine(network, compile=backend is not None, **compute)
+    engine = cpu_engine(network, compile=backend is not None, varying=dynamic, **compute)
     if backend is not None:
         assert network.compiled
         network.compile(backend=backend, dynamic=dynamic)  # not C++, which takes a minute
@@ -287,3 +289,22 @@ def test_two_processes_compiled(tmp_path: Path) -> None:
         assert len(texts) == 1
         losses[compiled] = [float(loss) for loss in texts.pop().split()]
     assert losses["yes"] == pytest.approx(losses["no"], rel=1e-5)
+
+
+def _varying(store: TokenStore, rank: int) -> None:
+    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 20_000  # a tiny graph would be split too
+    projection._WORTH_IT, projection._FEWEST_ROWS = 0, 64
+    step, losses = step_of("clm", {}, store), {}
+    source = StepBatches(step, Slicing(13, 2, rank, 2), 7)
+    assert len(source[0][-1].inputs["input_ids"]) == (2 if rank else 1)
+    for backend in (None, "aot_eager"):
+        engine = engine_of("gpt2", backend, dynamic=True)
+        engine.network.bucket_bytes_cap = 20_000  # type: ignore[assignment]  # DDP's
+        losses[backend] = [take_step(engine, step, source[n], 1.0, n).loss for n in range(2)]
+    assert losses["aot_eager"] == pytest.approx(losses[None], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_compiled_for_any_shapes(store: TokenStore, tmp_path: Path) -> None:
+    """As with a growing batch or a mixture, down to one row."""
+    in_two_processes(partial(_varying, store), tmp_path)

@@ -16,13 +16,16 @@ from plmctl.models.network import Network
 from plmctl.models.sharding import gathered
 from plmctl.training.average import Averaging
 from plmctl.training.checkpoint import Checkpoints, restore, snapshot
-from plmctl.training.data import StepBatches
+from plmctl.training.data import Slicing, StepBatches
 from plmctl.training.distributed import is_sharded, whole
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan, take_step, train
 from tests.builders import make_network
 from tests.processes import in_two_processes
+from tests.tasks.conftest import Folder
+from tests.tasks.conftest import folder as model_folder  # noqa: F401  # a fixture
+from tests.tasks.test_losses import make_case
 from tests.training.conftest import VOCAB, nothing, tiny_network, tiny_plan
 
 
@@ -123,6 +126,45 @@ def test_updates_and_checkpoints_are_those_of_whole_weights(
 ) -> None:
     """Losses, norms, states; and a checkpoint of one goes on as the other, or to the last bit."""
     in_two_processes(partial(_as_whole, tmp_path, store, objective, optimizer, compute), tmp_path)
+
+
+def _mixed(folder: Path, model: str, rank: int) -> None:
+    """A head with a parameter without an axis; its checkpoints are those of whole weights."""
+    examples, _ = make_case("tagging", {"tokens": "a", "scheme": "pos", "layers": "mix"}, model)
+    source = StepBatches(examples, Slicing(8, 2, rank, 2), 7)
+
+    def made(strategy: str) -> Engine:
+        _, network = make_case("tagging", {"tokens": "a", "scheme": "pos", "layers": "mix"}, model)
+        engine = engine_of(network, "adamw", strategy)
+        engine.network.train()
+        return engine
+
+    alike, parts = (made(name) for name in ("ddp", "fsdp"))
+    for number in range(3):
+        a, b = (take_step(e, examples, source[number], 1.0, number) for e in (alike, parts))
+        assert a.losses == pytest.approx(b.losses, rel=1e-5)
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-5)
+    for number, engine in enumerate((alike, parts)):
+        state = snapshot(engine.trained(), 3 + number, {}, kept=rank == 0)
+        if rank == 0:
+            Checkpoints(folder, 3).write(state)
+    alike.accelerator.wait_for_everyone()
+    expected = take_step(alike, examples, source[3], 1.0, 3).loss
+    for one, other in (("ddp", "step-000004"), ("fsdp", "step-000003")):
+        engine = made(one)
+        restore(folder / other, engine.trained())
+        again = take_step(engine, examples, source[3], 1.0, 3)
+        assert again.loss == pytest.approx(expected, rel=1e-5)
+        assert gathered(engine.trained().network.mix.gamma).item() != 1
+
+
+@pytest.mark.slow
+def test_parameters_that_are_single_numbers(
+    tmp_path: Path,
+    model_folder: Folder,  # noqa: F811
+) -> None:
+    """Each kind of run goes on from a checkpoint of the other."""
+    in_two_processes(partial(_mixed, tmp_path, model_folder("bert")), tmp_path)
 
 
 def _compiled(store: TokenStore, objective: str, rank: int) -> None:

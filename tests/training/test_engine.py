@@ -5,22 +5,36 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from plmctl.config.sections import ComputeConfig
+from plmctl.commands.doctor import _devices
+from plmctl.config.sections import ComputeConfig, LaunchConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
-from plmctl.errors import ConfigError, DataError
+from plmctl.errors import ConfigError, DataError, PlmError, Preempted
+from plmctl.families.base import trains_in_fp16
 from plmctl.run.folder import write_environment
+from plmctl.run.launch import world_size
 from plmctl.training.data import StepLoader
-from plmctl.training.engine import make_accelerator, native_bf16, of_training, precision
-from plmctl.training.loop import Plan
-from tests.builders import cpu_engine
-from tests.training.conftest import Train, tiny_network, tiny_plan
+from plmctl.training.engine import (
+    Engine,
+    emulation_note,
+    make_accelerator,
+    make_engine,
+    native_bf16,
+    of_training,
+    precision,
+)
+from plmctl.training.loop import Guard, Plan
+from plmctl.training.peers import Peers
+from tests.builders import ChangedExamples, cpu_engine
+from tests.training.conftest import Train, exact, tiny_network, tiny_plan, weights
 
 # --- What would make a run slow beyond use is refused or told of ---
 
@@ -66,10 +80,11 @@ def test_a_run_trains_in_bf16_where_the_cpu_has_it_and_stays_in_its_precision(
     auto = ComputeConfig(device="cpu")
 
     def decided() -> str:
-        return precision(of_training(auto, tmp_path), cuda=False)
+        return precision(of_training(auto, tmp_path, fp16=True), cuda=False)
 
     assert decided() == ("bf16" if native else "fp32")
-    assert of_training(ComputeConfig(device="cpu", precision="fp32"), tmp_path).precision == "fp32"
+    told = ComputeConfig(device="cpu", precision="fp32")
+    assert of_training(told, tmp_path, fp16=True).precision == "fp32"
     (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
     with pytest.raises(DataError, match="environment.json"):
         decided()
@@ -83,6 +98,210 @@ def test_a_run_trains_in_bf16_where_the_cpu_has_it_and_stays_in_its_precision(
             decided()
     else:
         assert decided() == "bf16"
+
+
+CARDS = {
+    "H100": ((9, 0), "bf16", "bf16"),
+    "A100": ((8, 0), "bf16", "bf16"),
+    "Tesla T4": ((7, 5), "fp16", "fp32"),
+    "GTX 1660": ((7, 5), "fp16", "fp32"),
+    "Tesla V100": ((7, 0), "fp16", "fp32"),
+    "GTX 1080": ((6, 1), "fp32", "fp32"),
+    "Tesla P100": ((6, 0), "fp16", "fp32"),
+}
+"""Compute capability; the precision of a run that can be trained in fp16, and of another."""
+
+
+@pytest.fixture
+def insert(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put a card of that name into the machine, as far as its properties are asked for."""
+
+    def put(name: str) -> None:
+        capability, *_ = CARDS[name]
+        card = SimpleNamespace(
+            name=name, major=capability[0], minor=capability[1], total_memory=1e9
+        )
+        for asked, answer in {
+            "is_available": lambda: True,
+            "current_device": lambda: 0,
+            "device_count": lambda: 1,
+            "get_device_name": lambda *_: name,
+            "get_device_capability": lambda *_: capability,
+            "get_device_properties": lambda *_: card,
+            "_check_bf16_tensor_supported": lambda *_: True,  # a tensor of bf16 can be made on each
+            "device": lambda number: nullcontext(),
+        }.items():
+            monkeypatch.setattr(f"torch.cuda.{asked}", answer)
+        monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+
+    return put
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_no_gpu_emulates_bf16(name: str, insert: Callable[[str], None], tmp_path: Path) -> None:
+    _, with_fp16, without = CARDS[name]
+    insert(name)
+    auto = ComputeConfig()
+    assert of_training(auto, tmp_path, fp16=True).precision == with_fp16
+    assert of_training(auto, tmp_path, fp16=False).precision == without
+    assert precision(auto, cuda=True) == without  # an evaluation's auto
+    made = SimpleNamespace(device=torch.device("cuda"), mixed_precision="fp16")
+    (line,) = _devices()
+    if without == "bf16":
+        assert precision(ComputeConfig(precision="bf16"), cuda=True) == "bf16"
+        assert emulation_note(auto, made) == ""
+        assert line.endswith(", bf16")
+        return
+    with pytest.raises(ConfigError, match=f"{name} cannot compute in bf16"):
+        precision(ComputeConfig(precision="bf16"), cuda=True)
+    assert emulation_note(auto, made) == f"compute.precision: fp16: {name} cannot compute in bf16"
+    assert f"no bf16: trainings use {with_fp16}" in line
+
+
+def test_unequal_gpus_train_in_what_each_of_them_has(
+    insert: Callable[[str], None], tmp_path: Path
+) -> None:
+    insert("H100")
+    peers = Peers()
+    peers.compare = lambda name, facts: [facts, {"name": "fp16"}]  # type: ignore[method-assign]
+    assert of_training(ComputeConfig(), tmp_path, peers, fp16=True).precision == "fp16"
+
+
+def test_the_family_says_whether_it_can_be_trained_in_fp16() -> None:
+    assert trains_in_fp16("bert")
+    assert trains_in_fp16("gpt2")
+    assert not trains_in_fp16("t5")
+    assert not trains_in_fp16("elmo")
+    assert not trains_in_fp16("unheard-of")
+
+
+# --- Apple's GPU ---
+
+
+def test_apples_gpu_takes_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And bf16 from macOS 14 on."""
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    assert world_size(LaunchConfig(), "auto") == 1
+    assert world_size(LaunchConfig(processes=2), "cpu") == 2
+    for wanted in (LaunchConfig(processes=2), LaunchConfig(machines=2)):
+        for device in ("auto", "mps"):
+            with pytest.raises(ConfigError, match="several processes cannot train on Apple's GPU"):
+                world_size(wanted, device)
+    bf16 = ComputeConfig(device="mps", precision="bf16")
+    monkeypatch.setattr("torch.backends.mps.is_macos_or_newer", lambda *version: False)
+    with pytest.raises(ConfigError, match="bf16 needs macOS 14"):
+        precision(bf16, cuda=False)
+    monkeypatch.setattr("torch.backends.mps.is_macos_or_newer", lambda *version: True)
+    assert precision(bf16, cuda=False) == "bf16"
+
+
+# --- The same bits on a GPU ---
+
+
+def switches() -> tuple[bool, ...]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.deterministic,
+        not torch.utils.deterministic.fill_uninitialized_memory,
+        not torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def test_a_gpu_repeats_its_bits_if_told_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(**fields: Any) -> tuple[bool, ...]:
+        with suppress(RuntimeError, AssertionError):  # there is no such device
+            make_accelerator(ComputeConfig(**fields))
+        return switches()
+
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.delenv("TORCHINDUCTOR_DETERMINISTIC", raising=False)
+    off = (False, False, False, True)
+    assert made(device="cpu", deterministic=True) == off  # a CPU does so anyway
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.cuda.is_available", lambda: True)
+        patch.setattr("plmctl.training.engine.precision", lambda compute, cuda: "fp32")
+        patch.setattr("plmctl.training.engine.Accelerator", lambda **fields: None)
+        assert made() == made(deterministic=False) == off
+        assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+        assert made(deterministic=True) == (True,) * 4
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert not torch.backends.cudnn.benchmark
+        assert made() == off  # the next run of this process
+    assert made(device="cpu") == off
+
+
+def test_an_operation_without_such_a_kernel_is_named(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    plan = tiny_plan("mlm", store)
+    (phase,) = plan.phases
+
+    def fail(network: Any, batch: Any) -> Any:
+        raise RuntimeError("cumsum_cuda_kernel does not have a deterministic implementation, but")
+
+    examples = ChangedExamples(phase.examples)
+    object.__setattr__(examples, "loss", fail)
+    plan = replace(plan, phases=(replace(phase, examples=examples),))
+    with pytest.raises(PlmError, match=r"(?s)step 1: cumsum_cuda_kernel.*compute\.deterministic"):
+        run_plan(cpu_engine(tiny_network("mlm")), plan, tmp_path / "run")
+
+
+# --- fp16: a scaled loss, an unscaled gradient, a scale that a checkpoint has ---
+
+
+def fp16_engine(scale: float) -> Engine:
+    """On a CPU, which Accelerate refuses in fp16: it is given a scaler afterwards."""
+    compute = ComputeConfig(device="cpu", compile=False)
+    accelerator = make_accelerator(compute)
+    accelerator.state._mixed_precision = "fp16"
+    accelerator.native_amp = True
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=3)
+    network = tiny_network("mlm", dropout=0.1)
+    return make_engine(accelerator, network, OptimConfig(lr=0.01), compute)
+
+
+@pytest.mark.slow
+def test_fp16_resumes_with_its_scale_to_the_last_bit(
+    store: TokenStore, tmp_path: Path, run_plan: Train
+) -> None:
+    """Clipped after it is unscaled; the first updates, whose gradient overflows, are left out."""
+    plan = tiny_plan("mlm", store, steps=(9,), batch=16, micro=8)
+    whole, begun, resumed = (fp16_engine(2.0**24) for _ in range(3))
+    before = weights(whole)
+    run_plan(whole, plan, tmp_path / "whole")
+    with pytest.raises(Preempted):
+        run_plan(begun, replace(plan, until=4), tmp_path / "cut")
+    run_plan(resumed, plan, tmp_path / "cut")
+    assert exact(tmp_path / "whole") == exact(tmp_path / "cut")
+    for name, value in weights(whole).items():
+        assert torch.equal(weights(resumed)[name], value), name
+    assert any(not torch.equal(value, before[name]) for name, value in weights(whole).items())
+    scales = [engine.accelerator.scaler.state_dict() for engine in (whole, resumed)]
+    assert scales[0] == scales[1]
+    norms = [line["grad_norm"] for line in exact(tmp_path / "whole")]
+    assert not isinstance(norms[0], float)  # JSON has no such number
+    assert scales[0]["scale"] < 2.0**24
+    assert 0.01 < norms[-1] < 100  # of the gradient, not of the scaled one
+
+
+@pytest.mark.parametrize("verdict", ["skip", "rollback"])
+def test_fp16_goes_on_after_a_step_that_is_not_applied(
+    verdict: str,
+    store: TokenStore,
+    tmp_path: Path,
+    run_plan: Train,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = replace(tiny_plan("mlm", store, steps=(4,), save_every=1))
+    asked = []
+
+    def decide(self: Guard, done: Any, progress: Any, *, scaled: bool) -> tuple[str, str]:
+        asked.append(scaled)
+        return (verdict, "a spike") if len(asked) == 3 else ("good", "")
+
+    monkeypatch.setattr(Guard, "verdict", decide)
+    assert run_plan(fp16_engine(2.0**10), plan, tmp_path / "run").step == 4
+    assert all(asked)
 
 
 def test_a_network_is_not_compiled_unless_told(store: TokenStore) -> None:

@@ -23,7 +23,7 @@ from plmctl.training.checkpoint import Checkpoints
 from plmctl.training.data import Slicing
 from plmctl.training.journal import Journal
 from plmctl.training.loop import Plan, train
-from plmctl.training.memory import heaviest, largest, search, trial
+from plmctl.training.memory import heaviest, is_out_of_memory, largest, search, trial
 from tests.builders import ChangedExamples, cpu_engine
 from tests.training.conftest import (
     Train,
@@ -59,6 +59,44 @@ def test_the_first_guess_is_enough_where_all_fits() -> None:
     tried: list[int] = []
     assert largest(lambda size: not tried.append(size), 64, 64) == 64
     assert tried == [64]
+
+
+CUDA = "CUDA error: {}\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
+SAID = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+    torch.AcceleratorError(CUDA.format("out of memory")),
+    MemoryError(),
+    RuntimeError("std::bad_alloc"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate`"),
+    RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"),
+    RuntimeError("HIP out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+    torch.distributed.DistBackendError(
+        "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error, NCCL version 2.27.5\n"
+        "ncclUnhandledCudaError: Call to CUDA function failed.\n"
+        "Last error:\nCuda failure 2 'out of memory'"
+    ),
+    RuntimeError("MPS backend out of memory (MPS allocated: 17.9 GB, other allocations: 1.1 MB)"),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: "
+        "you tried to allocate 400000000000 bytes. Error code 12 (Cannot allocate memory)"
+    ),
+    RuntimeError("alloc_cpu.cpp:116 data. DefaultCPUAllocator: not enough memory: you tried to"),
+]  # fmt: skip
+OTHER = [
+    torch.AcceleratorError(CUDA.format("an illegal memory access was encountered")),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED"),
+    RuntimeError("out of resource: shared memory, Required: 147456, Hardware limit: 101376"),
+    ValueError("the text ran out of memory"),
+]
+
+
+def test_every_form_of_out_of_memory_is_seen_as_that() -> None:
+    assert [str(error) for error in SAID if not is_out_of_memory(error)] == []
+    assert [str(error) for error in OTHER if is_out_of_memory(error)] == []
 
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "clm"])

@@ -98,11 +98,21 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
         raise no_checkpointing(type(model).__name__)
 
 
-def allow_shapes(count: int) -> None:
-    """Let ``torch.compile``, in this process, compile so many shapes of one function."""
+def set_up_compiler(shapes: int, *, varying: bool) -> None:
+    """Settings of ``torch.compile`` in this process.
+
+    Between several processes PyTorch cuts the graph up, to exchange gradients during the backward.
+    A part of a graph for any shapes may have a number among its results, which PyTorch cannot cut
+    (``'int' object has no attribute 'meta'``, in 2.13): such a graph stays whole.
+
+    Args:
+        shapes: How many of one function it compiles at most.
+        varying: One graph is for any shapes.
+    """
     import torch._dynamo
 
-    torch._dynamo.config.recompile_limit = max(count, torch._dynamo.config.recompile_limit)
+    torch._dynamo.config.recompile_limit = max(shapes, torch._dynamo.config.recompile_limit)
+    torch._dynamo.config.optimize_ddp = not varying
 
 
 def no_checkpointing(network: str) -> ConfigError:
