@@ -45,6 +45,7 @@ from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.preflight import preflight
 from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.unknown import report_text
 from plmctl.training.peers import Peers
 
 _LISTED = 100  # sources with their hashes in environment.json; the hash of the data has all
@@ -246,6 +247,7 @@ def prepare(
     if config.data.mixture:
         return _prepare_mixture(config, encoder, open_or_build)
     stores, built = open_or_build(data_of(config))
+    _report(config, {"": stores})
     return PreparedText(
         TokenStore.open(stores.train),
         TokenStore.open(stores.valid) if stores.valid else None,
@@ -256,6 +258,16 @@ def prepare(
         built,
         (stores.manifest,),
     )
+
+
+def _report(config: PretrainConfig, stores: Mapping[str, Stores]) -> None:
+    """Say what the user should know of the text, by the names of the sources of a mixture.
+
+    Raises:
+        DataError: The tokenizer knows hardly anything of it.
+    """
+    for name, one in stores.items():
+        report_text(one.manifest, config.tokenizer, say, name)
 
 
 def data_of(config: PretrainConfig) -> DataConfig:
@@ -452,6 +464,7 @@ def _prepare_mixture(
     data = data_of(config)
     opened = [open_or_build(one) for one in data_of_stores(config)]
     built = [stores for stores, _ in opened]
+    _report(config, dict(zip([source.name for source in data.mixture], built, strict=True)))
     parts = list(zip(data.mixture, built, strict=True))
     held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]
     empty = [source.name for source, stores in parts if stores.valid is None]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.commands.prepare import PreparedText, prepare
+from plmctl.corpus.build import one_document_hint
 from plmctl.corpus.store import Corpus, MixedStore, stores_of
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.model import LoadedModel
@@ -235,9 +236,11 @@ def validation_examples(prepared: Prepared, text: PreparedText) -> tuple[StoreEx
     config = prepared.config
     if text.valid is None:
         if isinstance(config.data.valid, float):
+            hint = None if config.data.mixture else one_document_hint(config.data)
             say(
                 f"the validation split ({config.data.valid:.3g} of the documents) is empty, so "
-                "nothing is validated; increase data.valid, or name validation files"
+                f"nothing is validated; {f'{hint}; or ' if hint else ''}increase data.valid, or "
+                "name validation files"
             )
         return ()
     lengths = [phase.seq_len for phase in config.train.phases]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, read_lines
 from plmctl.corpus.languages import NO_SPACES, script_shares
-from plmctl.corpus.reading import Unit, cut_source, documents, text_unit
+from plmctl.corpus.reading import Unit, cut_source, documents, unit_of
 from plmctl.corpus.sentences import Decision, decide, sentence_spans
 from plmctl.corpus.source import Source, size_of
 from plmctl.corpus.tabular import rows
@@ -251,9 +251,7 @@ def _unit(source: Source, config: TextConfig) -> Unit:
     """What a document is in a text file: as ``text_unit``, of the beginning of a large file."""
     if source.kind != "text":
         return "line"
-    if config.documents != "auto":
-        return config.documents
-    return text_unit(source, _READ)
+    return unit_of(source, config, _READ)
 
 
 class _Reading:
@@ -271,7 +269,7 @@ class _Reading:
         pieces = [
             (source, piece)
             for source in sources
-            for piece in cut_source(source, units[source.name], _PIECE)
+            for piece in cut_source(source, units[source.name], _PIECE, config.separator)
         ]
         self._config, self._units = config, units
         everything = sum(piece.size for _, piece in pieces)

@@ -26,6 +26,7 @@ from plmctl.errors import ConfigError, DataError, nearest
 from plmctl.files import read_json
 from plmctl.metrics import modules, statistics
 from plmctl.models.base import Examples
+from plmctl.tokenization.unknown import strings_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,6 +107,10 @@ class Task(ABC, Generic[C]):
     @abstractmethod
     def text_columns(self) -> tuple[str, ...]:
         """The columns that are read."""
+
+    def all_texts(self, row: Row) -> list[str]:
+        """The texts of a row that the network reads or writes."""
+        return list(strings_of(row.values.get(column) for column in self.text_columns()))
 
     def values_of(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """The rows that a user has given as texts, one after the other: their values by column.

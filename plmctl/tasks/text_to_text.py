@@ -152,6 +152,11 @@ class TextToText(Task[Config], config=Config):
         change = spaced if self.config.cast and CASTS[self.config.cast].spaced else str
         return self.config.prefix + fill_template(self.config.read, row, change)
 
+    def all_texts(self, row: Row) -> list[str]:
+        """The source, and the targets of a labelled row."""
+        there = row.values.get(self.config.written.partition(".")[0]) is not None
+        return [self.source(row), *(self.targets(row) if there else ())]
+
     def prompt(self, row: Row) -> str:
         """The text to read."""
         return self.source(row)
