@@ -224,8 +224,8 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     train = make(split.train, use="train")
     valid = {name: make(rows, use="score") for name, rows in split.valid.items()}
     few = make(next(iter(split.valid.values()))[:_FEW], use="score")
-    for examples in valid.values():
-        examples.check_metrics()
+    for line in dict.fromkeys(line for one in valid.values() for line in one.check_metrics()):
+        say(line)
     label = task.label_column if labels else None
     cut = {"train": train.cut, **{name: examples.cut for name, examples in valid.items()}}
     check = add_example_checks(

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.characters import KANA, SYLLABLES
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, read_lines
 from plmctl.corpus.languages import NO_SPACES, script_shares
@@ -549,7 +550,7 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 _N = 13
 
 _WORD = re.compile(r"[^\W_]+")
-_NO_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+_NO_SPACES = re.compile(f"[{SYLLABLES}{KANA}\u3400-\u9fff]")
 
 
 def _units(text: str) -> NDArray[np.uint64]:
