@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.characters import KANA, SYLLABLES
+from plmctl.characters import JOINERS, KANA, SYLLABLES
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, read_lines
 from plmctl.corpus.languages import NO_SPACES, script_shares
+from plmctl.corpus.marks import notes_on
 from plmctl.corpus.reading import Unit, cut_source, documents, unit_of
 from plmctl.corpus.sentences import Decision, decide, sentence_spans
 from plmctl.corpus.source import Source, size_of
@@ -74,6 +75,7 @@ class Profile:
         sample: Documents that were looked at closely.
         scripts: Share of the letters by script.
         accents: Share of the letters that have a mark, or lose one when accents are dropped.
+        joiners: Zero-width joiners within words, per letter.
         characters: Number of different characters that make up 99.995 % of the sample.
         spaces: White space per character.
         traditional: Share of traditional characters among Chinese characters that have two forms;
@@ -88,6 +90,7 @@ class Profile:
         line_length: Median characters of a line.
         sentences: The rule for sentences, with its reason.
         continued: Share of the sentences that are not alone in their document.
+        marks: Lines on marks between documents and on other text that is none.
         one_each: Whether text files have no blank lines, so that each file is one document.
         overlaps: Of each evaluation file.
     """
@@ -100,6 +103,7 @@ class Profile:
     sample: list[Document]
     scripts: dict[str, float]
     accents: float
+    joiners: float
     characters: int
     spaces: float
     traditional: float | None
@@ -113,6 +117,7 @@ class Profile:
     line_length: float
     sentences: Decision
     continued: float
+    marks: list[str]
     one_each: bool
     overlaps: list[Overlap]
 
@@ -195,7 +200,8 @@ def profile(
     letters = Counter({c: n for c, n in counts.items() if unicodedata.category(c)[0] in "LM"})
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     often = Counter(lines)
-    rule = decide([text[:20_000] for text in texts[:200]], _openings(sources))
+    openings = _openings(sources)
+    rule = decide([text[:20_000] for text in texts[:200]], openings)
     per_document = [len(sentence_spans(text, rule.rule)) for text in texts[:500]]
     return Profile(
         size=size,
@@ -206,6 +212,7 @@ def profile(
         sample=sample.documents,
         scripts={s: share for s, share in script_shares(letters).items() if share >= 0.001},
         accents=_accents(letters),
+        joiners=sum(len(_JOINER.findall(text)) for text in texts) / max(1, letters.total()),
         characters=_alphabet(counts),
         spaces=sum(n for c, n in counts.items() if c.isspace()) / max(1, counts.total()),
         traditional=_traditional(letters),
@@ -219,6 +226,7 @@ def profile(
         line_length=float(np.median([len(line) for line in lines])),
         sentences=rule,
         continued=sum(n for n in per_document if n > 1) / max(1, sum(per_document)),
+        marks=notes_on(openings or texts, config.separator),
         one_each=any(unit == "file" for unit in units.values()),
         overlaps=[one.result() for one in grams],
     )
@@ -359,6 +367,9 @@ def _openings(sources: Sequence[Source]) -> list[str]:
 
 
 # --- Letters ---
+
+
+_JOINER = re.compile(rf"[{JOINERS}](?=\w)")  # those of emoji stand before no letter
 
 
 def _accents(letters: Counter[str]) -> float:
