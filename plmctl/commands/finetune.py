@@ -51,7 +51,7 @@ from plmctl.run.preflight import (
 )
 from plmctl.tasks._elmo import reads_characters
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
-from plmctl.tokenization.unknown import UnknownCounter, spread
+from plmctl.tokenization.unknown import UnknownCounter, sampled
 from plmctl.training.peers import (
     BUILDING,
     CONNECTING,
@@ -252,7 +252,7 @@ def _report_unknown(prepared: PreparedFinetuning, rows: Mapping[str, Sequence[Ro
     counter = UnknownCounter.of(prepared.tokenizer)
     for name, some in rows.items():
         texts = [text for row in some for text in prepared.task.all_texts(row)]
-        line = counter.count(spread(texts)).report(name, prepared.config.model)
+        line = counter.count(sampled(texts)).report(name, prepared.config.model)
         if line is not None:
             say(line)
 

@@ -26,6 +26,7 @@ from plmctl.corpus.build import (
     count_missing_words,
     find_stores,
 )
+from plmctl.corpus.overlap import shared_text
 from plmctl.corpus.remote import RemoteRoot, RemoteStore, is_url, store_root
 from plmctl.corpus.source import resolve, size_of
 from plmctl.corpus.store import (
@@ -170,6 +171,7 @@ def run(
     }
     say(f"sentences: {text.sentences}")
     say(f"words: {'split by ' if text.num_words else 'not counted: '}{text.word_rule}")
+    say_shared(text)
     if card is not None:
         _write_card(card, config, text)
     rules = {"sentence_rule": text.sentences, "word_rule": text.word_rule}
@@ -268,6 +270,16 @@ def _report(config: PretrainConfig, stores: Mapping[str, Stores]) -> None:
     """
     for name, one in stores.items():
         report_text(one.manifest, config.tokenizer, say, name)
+
+
+def say_shared(text: PreparedText) -> None:
+    """Say how much of the validation text is training text, of stores on this machine."""
+    stores = [*stores_of(text.train), *(stores_of(text.valid) if text.valid else ())]
+    remote = any(one.path is not None and RemoteStore.of(one.path.parent) for one in stores)
+    if text.valid is not None and not remote:
+        line = shared_text(text.train, text.valid).report()
+        if line is not None:
+            say(line)
 
 
 def data_of(config: PretrainConfig) -> DataConfig:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.prepare import PreparedText, prepare
+from plmctl.commands.prepare import PreparedText, prepare, say_shared
 from plmctl.corpus.build import one_document_hint
 from plmctl.corpus.store import Corpus, MixedStore, stores_of
 from plmctl.errors import ConfigError, DataError
@@ -151,6 +151,8 @@ def _pretrain(
     peers.mark(PREPARING)
     text = prepare(config, prepared.encoder, peers=peers)
     agree_on_text(peers, text.hashes)
+    if launch.is_main():
+        say_shared(text)
     train, valid = training_examples(prepared, text), validation_examples(prepared, text)
     costs = sample_costs(prepared, text, train)
     decision = None if fresh else Decision.read(folder, config.train, resumes=True)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import mixed_bits
 from plmctl.characters import JOINERS, KANA, SYLLABLES
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, read_lines
@@ -525,7 +526,7 @@ def _bands(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     bands = np.zeros(_BINS // _ROWS, dtype=np.uint64)
     for minima in hashes[at].reshape(-1, _ROWS).T:
         bands = bands * _ODD + minima
-    return _mixed(bands)
+    return mixed_bits(bands)
 
 
 def _jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
@@ -544,15 +545,7 @@ def _window_hashes(values: NDArray[np.uint64], length: int) -> NDArray[np.uint64
     total = np.zeros(max(0, len(values) - length + 1), dtype=np.uint64)
     for offset in range(length):
         total = total * _ODD + values[offset : offset + len(total)]
-    return _mixed(total)
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Bits that depend on all bits: two steps of SplitMix64's function."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
-    return mixed
+    return mixed_bits(total)
 
 
 # --- Overlap with evaluation files: 13-grams ---

@@ -23,7 +23,7 @@ from plmctl.arrays import Ints
 from plmctl.errors import ConfigError
 from plmctl.families.base import get_family
 from plmctl.run.display import say
-from plmctl.tokenization.unknown import Unknown, UnknownCounter, spread, visible
+from plmctl.tokenization.unknown import Unknown, UnknownCounter, sampled, visible
 
 if TYPE_CHECKING:
     import torch
@@ -349,7 +349,7 @@ class LoadedModel:
         if self.config.model_type == "elmo":  # it reads characters
             return
         known = Unknown(sum(map(visible, texts)))
-        self._unknown.append(self._counter.count(spread(texts)) if some else known)
+        self._unknown.append(self._counter.count(sampled(texts)) if some else known)
 
     def say_unknown(self, what: str) -> None:
         """Say how much was unknown of the texts that were encoded since the last call.

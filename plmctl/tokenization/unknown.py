@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
+from plmctl.arrays import spread
 from plmctl.errors import DataError
 from plmctl.tokenization.units import plain_tokenizer
 
@@ -48,8 +49,10 @@ class Unknown:
     def of_facts(cls, facts: Mapping[str, Any] | None) -> Unknown:
         """From what a manifest has; a store of an earlier version has nothing."""
         facts = facts or {}
-        numbers = (int(facts.get(name, 0)) for name in ("characters", "unknown", "long"))
-        return cls(*numbers, tuple(facts.get("examples", ())))
+        characters, unknown, long = (
+            int(facts.get(name, 0)) for name in ("characters", "unknown", "long")
+        )
+        return cls(characters, unknown, long, tuple(facts.get("examples", ())))
 
     def __add__(self, other: Unknown) -> Unknown:
         """Of two texts together."""
@@ -143,7 +146,7 @@ class UnknownCounter:
     def estimate(self, texts: Sequence[str]) -> Unknown:
         """The same of many texts, at a tenth of the cost: about, from texts spread over them."""
         size, characters = sum(map(len, texts)), sum(map(visible, texts))
-        some = spread(texts, max(20_000, size // 10))
+        some = sampled(texts, max(20_000, size // 10))
         looked_at = self.count(some)
         scale = characters / max(1, looked_at.characters)
         return Unknown(
@@ -177,14 +180,13 @@ def report_text(
             say(line)
 
 
-def spread(texts: Sequence[str], most: int = _LOOKED_AT) -> list[str]:
+def sampled(texts: Sequence[str], most: int = _LOOKED_AT) -> list[str]:
     """Texts, evenly spread over these, of about so many characters; long ones are cut."""
     size = sum(map(len, texts))
     if size <= most:
         return list(texts)
-    step = size / most
-    chosen = [texts[int(number * step)] for number in range(int(len(texts) / step))]
-    return [text[:most] for text in chosen or texts[:1]]
+    chosen = spread(len(texts), max(1, len(texts) * most // size))
+    return [texts[number][:most] for number in chosen.tolist()]
 
 
 def strings_of(values: Iterable[Any]) -> Iterable[str]:
