@@ -94,3 +94,11 @@ def text_batches(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def mixed_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Bits that depend on all bits: two steps of SplitMix64's function."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
+    return mixed

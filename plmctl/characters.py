@@ -1,5 +1,8 @@
 """Chinese and Japanese characters: ranges for regular expressions and for arrays of code points."""
 
+import unicodedata
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +22,22 @@ KANA = "\u3040-\u30ff"
 
 SPACES = tuple(chr(code).encode() for code in range(0x3001) if chr(code).isspace())
 """The UTF-8 of every character that ``str.strip`` takes away."""
+
+SYLLABLES = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
+"""The inside of a class: Thai, Lao, Tibetan, Burmese, Khmer, which have no spaces between words."""
+
+JOINERS = "\u200c\u200d"
+"""The inside of a class: what decides how two letters are written, and is part of a word."""
+
+
+@cache
+def marks() -> str:
+    """The inside of a class: vowel signs and accents, which belong to the letter before them.
+
+    Python's word characters do not have them, and it cuts words of most scripts of India at them.
+    """
+    codes = [n for n in range(0x300, 0x20000) if unicodedata.category(chr(n))[0] == "M"]
+    return "".join(map(chr, codes))
 
 
 def chinese(code: NDArray[np.uint32]) -> NDArray[np.bool_]:

@@ -150,6 +150,7 @@ def _results(
                     f"{longest:,} at most: to read only as many, set seq_len: {longest}"
                 )
             measurement = get_measure(measure.name)(measure).measure(model, config.seed)
+            model.say_unknown(f"what {name} reads")
             for item, scores in measurement.per_item.items():
                 rows = f"rows/{name}{suffix}-{item}" if item else f"rows/{name}{suffix}"
                 write_results(folder, rows, scores.document())

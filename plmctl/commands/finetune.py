@@ -55,7 +55,9 @@ from plmctl.run.preflight import (
     retention,
     run_progress,
 )
+from plmctl.tasks._elmo import reads_characters
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
+from plmctl.tokenization.unknown import UnknownCounter, sampled
 from plmctl.training.peers import (
     BUILDING,
     CONNECTING,
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from transformers import PreTrainedModel
 
+    from plmctl.corpus.labelled import Row
     from plmctl.models.base import Examples
     from plmctl.models.network import Network
     from plmctl.run.stop import StopRequest
@@ -250,11 +253,12 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     make = partial(
         task.make, tokenizer=prepared.tokenizer, labels=labels, max_length=config.train.max_length
     )
+    _report_unknown(prepared, {"the training rows": split.train, **split.valid})
     train = make(split.train, use="train")
     valid = {name: make(rows, use="score") for name, rows in split.valid.items()}
     few = make(next(iter(split.valid.values()))[:_FEW], use="score")
-    for examples in valid.values():
-        examples.check_metrics()
+    for line in dict.fromkeys(line for one in valid.values() for line in one.check_metrics()):
+        say(line)
     labels_of = partial(task.labels_of, labels=labels) if labels else None
     cut = {"train": train.cut, **{name: examples.cut for name, examples in valid.items()}}
     check = add_example_checks(
@@ -271,6 +275,22 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     shown = range(0, len(first), max(1, len(first) // _SAMPLES))[:_SAMPLES]
     prompts = {number: text for number in shown if (text := task.prompt(first[number]))}
     return LabelledExamples(labels, train, valid, check, few, hashes, prompts)
+
+
+def _report_unknown(prepared: PreparedFinetuning, rows: Mapping[str, Sequence[Row]]) -> None:
+    """Say how much of labelled rows the tokenizer does not know.
+
+    Raises:
+        DataError: It knows hardly anything of them.
+    """
+    if reads_characters(prepared.tokenizer):
+        return
+    counter = UnknownCounter.of(prepared.tokenizer)
+    for name, some in rows.items():
+        texts = [text for row in some for text in prepared.task.all_texts(row)]
+        line = counter.count(sampled(texts)).report(name, prepared.config.model)
+        if line is not None:
+            say(line)
 
 
 def file_names(valid: Iterable[str]) -> list[str]:

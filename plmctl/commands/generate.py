@@ -49,6 +49,8 @@ def run(request: GenerateRequest, decoding: "Decoding", *, out: str | None, as_j
         encode_prompt(model, ids, decoding.max_new_tokens)
         for ids in tokenizer(request.prompts, add_special_tokens=False)["input_ids"]
     ]
+    model.note_unknown(model.without_special(request.prompts))
+    model.say_unknown("the prompts")
     if cut := sum(prompt.cut for prompt in prompts):
         say(
             f"{cut} of {len(prompts)} prompts were cut from the left: {model.name} has "

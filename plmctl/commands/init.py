@@ -382,6 +382,7 @@ def _advice(looked: Profile, corpus: _Corpus, language: str | None) -> list[str]
             f"{looked.repeated_lines:.1%} of the lines occur five times or more: look for menus, "
             "headers and footers, and remove them"
         )
+    notes += looked.marks
     for fault, count in looked.faults.items():
         if count > 0.01 * len(looked.sample):
             notes.append(f"{fault}: clean the text, or the model learns them")
@@ -523,6 +524,10 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
     rules, reason = _rules(looked, template)
     if rules:
         because("case, accents", "kept", reason)
+    if looked.joiners > 0.0005 and template not in ("gpt2", "roberta"):  # these two keep them
+        rules = rules | {"keep_joiners": True}
+        why = f"{looked.joiners:.2%} of the letters are joined by U+200C or U+200D"
+        because("keep_joiners", "true", why)
     per_token = _characters_per_token(looked, algorithm, vocab_size)
     tokens = looked.all_characters / per_token
     seq_len, reason = _seq_len(looked, family, device, per_token)
@@ -628,7 +633,7 @@ def _thousands(number: float) -> int:
 
 def _rules(looked: Profile, template: str) -> tuple[dict[str, Any], str]:
     """Whether the tokenizer keeps case and accents."""
-    if template not in ("bert", "albert") or looked.chinese:
+    if template not in ("bert", "albert", "gpt1") or looked.chinese:
         return {}, ""
     keeps: dict[str, Any] = {"lowercase": False}
     if template == "albert":
@@ -849,7 +854,8 @@ def tokenizer_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
     """The config of ``plmctl train-tokenizer``."""
     algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]  # one of its keys
     rules = "".join(f"{key}: {_yaml(value)}\n" for key, value in proposal.rules.items())
-    why = _comment(proposal.because("case, accents")) if rules else ""
+    reasons = [one for one in proposal.settings if one.key in ("case, accents", "keep_joiners")]
+    why = "".join(_comment(one.because) for one in reasons)
     return (
         f"# plmctl train-tokenizer {out}/tokenizer.yaml\n"
         f"run: {_yaml(f'{out}/runs/tokenizer')}\n"

@@ -53,6 +53,8 @@ def run(request: NeighboursRequest, files: Sequence[str], *, as_json: bool) -> N
     use = find_use(request.word, [request.sentence] if request.sentence is not None else sentences)
     accelerator = make_accelerator(ComputeConfig(device=request.device))
     model = LoadedModel(request.model, accelerator, request.batch_size)
+    model.note_unknown(sentences)
+    model.say_unknown("the sentences")
     read = vector_reader(model, request.layer)
     uses, unseen = nearest(read, use, sentences, request.top, request.batch_size)
     if len(sentences) == request.max_sentences:

@@ -26,7 +26,7 @@ from plmctl.formatting import printable_json
 from plmctl.reporting.tables import rows_table
 from plmctl.run.display import say, show_result
 from plmctl.run.preflight import check_model
-from plmctl.tasks.base import Answer, ReadableAnswer, read_finetuned
+from plmctl.tasks.base import Answer, Finetuned, ReadableAnswer, read_finetuned
 
 if TYPE_CHECKING:
     from plmctl.evaluation.model import LoadedModel
@@ -71,9 +71,14 @@ def run(name: str, texts: list[str], *, top: int, as_json: bool) -> None:
 
 
 def _table_row(answer: dict[str, Any]) -> tuple[Any, Any]:
-    """What the table shows: an answer and its score, or a sentinel and what stands for it."""
+    """What the table shows: an answer and its score, or a sentinel and what stands for it.
+
+    Of several masks it has the number, too.
+    """
     if "sentinel" in answer:
         return answer["sentinel"], answer["token"] or ""
+    if "mask" in answer:  # of a text with several
+        return f"{answer['mask']}: {answer['token']}", answer["score"]
     return answer["token"], answer["score"]
 
 
@@ -82,6 +87,7 @@ def _table_row(answer: dict[str, Any]) -> tuple[Any, Any]:
 
 def _masks(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any]]:
     from plmctl.evaluation.samples import fill_mask
+    from plmctl.models.load import longest_input
 
     mask: Any = model.tokenizer.mask_token
     for text in texts:
@@ -89,7 +95,13 @@ def _masks(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any
             raise ConfigError(
                 f"no {mask} in {text!r}", f"put {mask} where a word is to be filled in"
             )
+    _say_unknown(model, texts)
     filled = fill_mask(model, texts, top)
+    if cut := sum("cut" in item for item in filled):
+        say(
+            f"{cut:,} of {len(texts):,} texts were cut around their {mask}: they are longer than "
+            f"{model.name} reads, {longest_input(model.config):,} tokens"
+        )
     return [{"text": item["text"], "answers": item["predictions"]} for item in filled]
 
 
@@ -110,6 +122,7 @@ def _spans(model: LoadedModel, texts: list[str]) -> list[dict[str, Any]]:
                 "put <extra_id_0> where words are to be filled in, then <extra_id_1> and so on; "
                 f"or {write}",
             )
+    _say_unknown(model, texts)
     answers = []
     for item in fill_sentinels(model, texts):
         fills = [
@@ -124,10 +137,32 @@ def _spans(model: LoadedModel, texts: list[str]) -> list[dict[str, Any]]:
 def _continuations(model: LoadedModel, texts: list[str]) -> list[dict[str, Any]]:
     from plmctl.evaluation.samples import continue_texts
 
+    _say_unknown(model, texts)
+    continued = continue_texts(model, texts)
+    if cut := sum("cut" in item for item in continued):
+        say(
+            f"{cut:,} of {len(texts):,} texts were cut from the left: {model.name} reads "
+            f"{model.window:,} tokens at most"
+        )
     return [
         {"text": item["prompt"], "answers": [{"token": item["text"], "score": ""}]}
-        for item in continue_texts(model, texts)
+        for item in continued
     ]
+
+
+def _say_unknown(model: LoadedModel, prompts: list[str]) -> None:
+    """Say how much of prompts the tokenizer does not know."""
+    model.note_unknown(model.without_special(prompts))
+    model.say_unknown("the texts" if len(prompts) > 1 else "the text")
+
+
+def _say_cut(count: int, rows: int, finetuned: Finetuned) -> None:
+    """Say how many texts lost their ends."""
+    if count:
+        say(
+            f"{count:,} of {rows:,} texts were cut: the model was finetuned on "
+            f"{finetuned.max_length:,} tokens at most (train.max_length)"
+        )
 
 
 def _task_answers(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any]]:
@@ -140,7 +175,10 @@ def _task_answers(model: LoadedModel, texts: list[str], top: int) -> list[dict[s
         raise ConfigError(f"{model.name}: {error.message}", error.hint) from None
     rows = [Row(values, f"text {n}") for n, values in enumerate(all_values, 1)]
     answering = FinetunedModel(model, finetuned)
-    answers = answering.answers(answering.examples(rows, "predict"))
+    examples = answering.examples(rows, "predict")
+    model.say_unknown("the texts")
+    _say_cut(examples.cut, len(rows), finetuned)
+    answers = answering.answers(examples)
     size = len(texts) // len(rows)
     return [
         {
@@ -193,12 +231,14 @@ def run_rows(
         )
     rows = _read(source)
     loaded = LoadedModel(model, make_accelerator(ComputeConfig()))
-    answering, count = FinetunedModel(loaded, finetuned), 0
+    answering, count, cut = FinetunedModel(loaded, finetuned), 0, 0
     renamed: set[str] = set()
     with _writing(path) as file:
         while chunk := list(islice(rows, _CHUNK)):
             refuse_empty(chunk, finetuned.task.text_columns())
-            answers = answering.answers(answering.examples(chunk, "predict"))
+            examples = answering.examples(chunk, "predict")
+            cut += examples.cut
+            answers = answering.answers(examples)
             for row, answer in zip(chunk, answers, strict=True):
                 # Parquet has values that JSON does not have, such as dates.
                 values = _beside(row.values, answer)
@@ -206,6 +246,8 @@ def run_rows(
                 file.write(printable_json({**values, **answer}) + "\n")
             count += len(chunk)
             file.flush()
+            if count == len(chunk):
+                loaded.say_unknown(f"the first {count:,} rows")
         if not count:
             raise DataError(f"no rows in {source}", "is the path right?")
     if renamed:
@@ -213,6 +255,8 @@ def run_rows(
             "columns of the rows that have the name of an answer's are there as "
             f"{', '.join(sorted(renamed))}"
         )
+    loaded.say_unknown("the other rows")
+    _say_cut(cut, count, finetuned)
     say(f"{count:,} rows answered{'' if path is None else f': {path}'}")
 
 

@@ -27,6 +27,7 @@ from plmctl.corpus.build import (
     count_missing_words,
     find_stores,
 )
+from plmctl.corpus.overlap import shared_text
 from plmctl.corpus.remote import RemoteRoot, RemoteStore, is_url, store_root
 from plmctl.corpus.source import resolve, size_of
 from plmctl.corpus.store import (
@@ -46,6 +47,7 @@ from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.preflight import preflight
 from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.unknown import report_text
 from plmctl.training.peers import Peers
 
 _LISTED = 100  # sources with their hashes in environment.json; the hash of the data has all
@@ -173,6 +175,7 @@ def run(
     }
     say(f"sentences: {text.sentences}")
     say(f"words: {'split by ' if text.num_words else 'not counted: '}{text.word_rule}")
+    say_shared(text)
     if card is not None:
         _write_card(card, config, text)
     rules = {"sentence_rule": text.sentences, "word_rule": text.word_rule}
@@ -252,6 +255,7 @@ def prepare(
     if config.data.mixture:
         return _prepare_mixture(config, encoder, open_or_build)
     stores, built = open_or_build(data_of(config))
+    _report(config, {"": stores})
     return PreparedText(
         TokenStore.open(stores.train),
         TokenStore.open(stores.valid) if stores.valid else None,
@@ -262,6 +266,26 @@ def prepare(
         built,
         (stores.manifest,),
     )
+
+
+def _report(config: PretrainConfig, stores: Mapping[str, Stores]) -> None:
+    """Say what the user should know of the text, by the names of the sources of a mixture.
+
+    Raises:
+        DataError: The tokenizer knows hardly anything of it.
+    """
+    for name, one in stores.items():
+        report_text(one.manifest, config.tokenizer, say, name)
+
+
+def say_shared(text: PreparedText) -> None:
+    """Say how much of the validation text is training text, of stores on this machine."""
+    stores = [*stores_of(text.train), *(stores_of(text.valid) if text.valid else ())]
+    remote = any(one.path is not None and RemoteStore.of(one.path.parent) for one in stores)
+    if text.valid is not None and not remote:
+        line = shared_text(text.train, text.valid).report()
+        if line is not None:
+            say(line)
 
 
 def data_of(config: PretrainConfig) -> DataConfig:
@@ -458,6 +482,7 @@ def _prepare_mixture(
     data = data_of(config)
     opened = [open_or_build(one) for one in data_of_stores(config)]
     built = [stores for stores, _ in opened]
+    _report(config, dict(zip([source.name for source in data.mixture], built, strict=True)))
     parts = list(zip(data.mixture, built, strict=True))
     held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]
     empty = [source.name for source, stores in parts if stores.valid is None]

@@ -18,7 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.prepare import PreparedText, prepare
+from plmctl.commands.prepare import PreparedText, prepare, say_shared
+from plmctl.corpus.build import one_document_hint
 from plmctl.corpus.store import Corpus, MixedStore, stores_of
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.evaluation.model import LoadedModel
@@ -188,6 +189,8 @@ def _pretrain(
     text = prepare(config, prepared.encoder, peers=peers)
     text = replace(text, hashes={**text.hashes, **made_from(config)})
     agree_on_text(peers, text.hashes)
+    if launch.is_main():
+        say_shared(text)
     train, valid = training_examples(prepared, text), validation_examples(prepared, text)
     costs = sample_costs(prepared, text, train)
     decision = None if fresh else Decision.read(folder, config.train, resumes=True)
@@ -273,9 +276,11 @@ def validation_examples(prepared: Prepared, text: PreparedText) -> tuple[StoreEx
     config = prepared.config
     if text.valid is None:
         if isinstance(config.data.valid, float):
+            hint = None if config.data.mixture else one_document_hint(config.data)
             say(
                 f"the validation split ({config.data.valid:.3g} of the documents) is empty, so "
-                "nothing is validated; increase data.valid, or name validation files"
+                f"nothing is validated; {f'{hint}; or ' if hint else ''}increase data.valid, or "
+                "name validation files"
             )
         return ()
     lengths = [phase.seq_len for phase in config.train.phases]

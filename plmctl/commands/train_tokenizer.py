@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from plmctl.commands.evaluate_tokenizers import HELD_OUT
 from plmctl.config.tokenizer import TokenizerConfig
+from plmctl.corpus.marks import notes_on
+from plmctl.corpus.reading import opening
 from plmctl.corpus.sentences import choose_rule
 from plmctl.corpus.source import resolve
 from plmctl.corpus.subsample import ByteSubsample, draw_number, subsample_bytes
@@ -27,8 +29,10 @@ from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.folder import AtWork, check_run, open_run, write_results
 from plmctl.tokenization.check import SUMS, check_saved, check_tokenizer, write_probe, write_sums
 from plmctl.tokenization.load import load_tokenizer
+from plmctl.tokenization.lost import lost_letters
 from plmctl.tokenization.train import Trained, estimate_memory, train
 from plmctl.tokenization.units import plain_copy
+from plmctl.tokenization.unknown import UnknownCounter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,6 +42,7 @@ _FILES = (SUMS, "tokenizer.json", f"eval/{HELD_OUT}", "eval/tokenizer.json")
 _HELD_OUT = 0.005  # share of the text that is held out to measure on
 _HELD_OUT_FROM = 1_000_000  # bytes: nothing is held out of a smaller text
 _MEASURED = 500_000  # bytes to measure on, at most
+_LOOKED_AT, _OPENING = 16, 50_000  # sources whose beginning is looked at; characters of each
 _PIECE = 1_000  # characters: longer lines are held out in pieces
 
 
@@ -56,6 +61,7 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
     trained = train(config, text.lines(), lambda title: work_progress(title, "items"))
     seconds = time.perf_counter() - began
     _report_limits(config, part, trained)
+    _report_text(config, trained, text)
     open_run(config, config.run, fresh=fresh)
     beside = folder / _SAVING
     with AtWork(folder) as work:
@@ -276,6 +282,27 @@ def _report_limits(config: TokenizerConfig, part: ByteSubsample, trained: Traine
             f"words that occur less than {trained.counts.threshold} times were sampled to stay "
             "within max_memory"
         )
+
+
+def _report_text(config: TokenizerConfig, trained: Trained, text: _Text) -> None:
+    """Say what of the text is no text, what the rules drop, and what is unknown nevertheless.
+
+    Raises:
+        DataError: Nearly all of the text is unknown.
+    """
+    sources = resolve(config.data.train, config.data.max_document)[:_LOOKED_AT]
+    for note in notes_on(
+        [opening(one, config.data, _OPENING) for one in sources], config.data.separator
+    ):
+        say(note)
+    normalizer = trained.tokenizer.backend_tokenizer.normalizer
+    if normalizer is not None:
+        line = lost_letters(normalizer.normalize_str, text.held_out).report()
+        if line is not None:
+            say(line)
+    unknown = UnknownCounter.of(trained.tokenizer).count(text.held_out)
+    if (line := unknown.report("the text", "that was trained")) is not None:
+        say(line)
 
 
 def _check_memory(config: TokenizerConfig, text_bytes: int) -> None:

@@ -43,6 +43,11 @@ class TextConfig(Model):
     documents: Literal["auto", "blank_line", "file", "line"] = "auto"
     """What a document is in a txt file; auto: blank lines separate them if there are any, else the
     file is one."""
+    separator: Text | None = None
+    """What stands between documents and is no text, such as `<|endoftext|>`, `</s>` or `***`: a
+    mark with letters anywhere, one without letters where it fills a line. wikiextractor: the lines
+    `<doc ...>` and `</doc>` of WikiExtractor. Blank lines then separate no documents, unless
+    `documents` says so."""
     max_document: Bytes = 100_000_000
     """A longer document, or a longer line of a file, is refused with its place: preparing it takes
     up to 30 times as much memory."""
@@ -64,6 +69,8 @@ class TextConfig(Model):
             raise ValueError("word_mark is only used with `words: marked`")
         if set(self.word_mark) & set("\r\n"):
             raise ValueError("word_mark: expected a mark without line ends")
+        if self.separator is not None and set(self.separator) & set("\r\n"):
+            raise ValueError("separator: expected a mark without line ends")
         return self
 
 

@@ -23,8 +23,8 @@ ALGORITHM_OF: dict[Family, Algorithm] = {
 
 
 _KEPT_RULES = (
-    "normalization", "lowercase", "strip_accents", "space_chinese", "max_word_length",
-    "special_tokens", "max_length",
+    "normalization", "lowercase", "strip_accents", "space_chinese", "keep_joiners",
+    "max_word_length", "special_tokens", "max_length",
 )  # fmt: skip
 """Options that a tokenizer keeps when it is extended."""
 
@@ -79,6 +79,10 @@ class TokenizerConfig(Model):
     """Drop accents. bert: null means if case is folded."""
     space_chinese: bool | None = None
     """Put spaces around Chinese characters, so that no token contains two."""
+    keep_joiners: bool | None = None
+    """Keep the zero-width joiners U+200C and U+200D, which are parts of words in Persian, Sinhala,
+    Hindi and most scripts of India. null or false: the families other than gpt2 and roberta drop
+    them, or make spaces of them."""
     max_word_length: int | None = Field(default=None, ge=1)
     """wordpiece only: longer words are unknown; null: 100, as in transformers. BERT's own code uses
     200."""

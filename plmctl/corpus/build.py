@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 from plmctl.addresses import shown
 from plmctl.arrays import Ints, text_batches
 from plmctl.corpus.document import Document, hash_of, share_of
+from plmctl.corpus.marks import notes_on
 from plmctl.corpus.reading import (
     Piece,
     Unit,
@@ -50,7 +51,7 @@ from plmctl.corpus.reading import (
     cut_source,
     documents,
     opening,
-    text_unit,
+    unit_of,
 )
 from plmctl.corpus.remote import (
     INDEX_FILES,
@@ -130,6 +131,12 @@ class TextEncoder(Protocol):
         self, texts: list[str], places: Sequence[Sequence[int]], words: Sequence[Ints]
     ) -> list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]:
         """As ``with_places``, with the words of segmented text, by the characters of each text."""
+
+    def unknown_of(self, texts: list[str], ids: NDArray[np.int64]) -> Mapping[str, Any]:
+        """What the tokenizer does not know of texts: numbers by name, and ``examples``.
+
+        ``ids`` are those of the texts, one text after the other.
+        """
 
 
 # --- Finding and building the stores of a corpus ---
@@ -309,6 +316,8 @@ def _with_valid(train: Stores, valid: Stores) -> Stores:
         "digest": digest,
         "valid": valid.manifest["train"],
         "sources": train.manifest["sources"] + valid.manifest["sources"],
+        "notes": train.manifest.get("notes", [])
+        + [f"validation text: {note}" for note in valid.manifest.get("notes", [])],
     }
     if train.words is not None:
         manifest["words"] = train.manifest["words"] | {"valid": valid.words}
@@ -418,6 +427,7 @@ def _key(
     # Options that are not used are no part of the key, so that older stores keep their names.
     named |= {"word_mark"} if config.words == "marked" else set()
     named |= {"duplicates"} if config.duplicates == "drop" else set()
+    named |= {"separator"} if config.separator is not None else set()
     rules = config.model_dump(mode="json", include=named)
     by_lines = version > _EARLIER and config.sentences in ("auto", "line")
     if by_lines and encoder.keeps_white_space:
@@ -483,8 +493,9 @@ def _build_one(
         repeated = sum(count["duplicates"] for count in counts)
         total = repeated + sum(count["documents"] + count["dropped"] for count in counts)
         notice(f"duplicates: {repeated:,} of {total:,} documents dropped (data.duplicates: drop)")
+    notes = _notes(config, tasks, facts)
     try:
-        _write_stores(folder, encoder, decision, rule, tasks, facts, remote)
+        _write_stores(folder, encoder, decision, rule, tasks, facts, remote, notes)
     except FileNotFoundError:
         # Another process may have just finished this store and removed the temporary files.
         if _open_stores(folder, every_byte=False) is None:
@@ -522,11 +533,11 @@ def _shard_tasks(
     remote = RemoteStore.of(folder.parent)
     return [
         ShardTask(folder / f"{number:05d}", tuple(parts), config, *rules, side, share, remote)
-        for number, parts in enumerate(_plan_shards(sources, config.documents))
+        for number, parts in enumerate(_plan_shards(sources, config))
     ]
 
 
-def _plan_shards(sources: list[Source], documents: DocumentUnit) -> Iterator[list[Part]]:
+def _plan_shards(sources: list[Source], config: TextConfig) -> Iterator[list[Part]]:
     """The parts of each shard: pieces of large sources, and several small sources together."""
     sizes = [size_of(source) for source in sources]
     size = max(_MIN_PIECE, min(_MAX_PIECE, sum(sizes) // _PIECES))
@@ -536,33 +547,35 @@ def _plan_shards(sources: list[Source], documents: DocumentUnit) -> Iterator[lis
         stamp = _file_stamps(source)
         if len(sources) > _FEW_SOURCES and source.is_file and source_size <= size:
             if packed and source_size > room:
-                yield _filled(packed)
+                yield _filled(packed, config)
                 packed = []
             room = (room if packed else size) - source_size
             # The process that reads it finds its unit: this one need not read every file.
-            packed.append(Part(number, source, Piece(0, None, source_size), documents, stamp))
+            whole = Piece(0, None, source_size)
+            packed.append(Part(number, source, whole, config.documents, stamp))
             continue
         if packed:
-            yield _filled(packed)
+            yield _filled(packed, config)
             packed = []
-        unit = _known_unit(source, documents)
+        unit = _known_unit(source, config)
         wanted = size if source.files else _MAX_PIECE  # the size of a Hub data set is unknown
-        for piece in cut_source(source, "file" if unit == "auto" else unit, wanted):
+        of_text = "file" if unit == "auto" else unit
+        for piece in cut_source(source, of_text, wanted, config.separator):
             yield [Part(number, source, piece, unit, stamp)]
     if packed:
-        yield _filled(packed)
+        yield _filled(packed, config)
 
 
-def _filled(packed: list[Part]) -> list[Part]:
+def _filled(packed: list[Part], config: TextConfig) -> list[Part]:
     """The parts of a shard of small sources; one alone is as it is among few sources."""
     if len(packed) > 1:
         return packed
-    return [replace(part, unit=_known_unit(part.source, part.unit)) for part in packed]
+    return [replace(part, unit=_known_unit(part.source, config)) for part in packed]
 
 
-def _known_unit(source: Source, unit: DocumentUnit) -> DocumentUnit:
+def _known_unit(source: Source, config: TextConfig) -> DocumentUnit:
     """What a document is in a source; a source without lines of text keeps ``auto``."""
-    return text_unit(source) if unit == "auto" and source.kind == "text" else unit
+    return unit_of(source, config) if source.kind == "text" else config.documents
 
 
 def _make_shards(
@@ -619,10 +632,12 @@ def _check_text(
         return
     shutil.rmtree(folder)
     if valid["documents"]:
+        hint = one_document_hint(config)
         raise DataError(
             f"no text to train on: the split held out all {valid['documents']} documents of "
             f"{', '.join(config.train)}",
-            "reduce `data.valid`, or set separate validation files",
+            f"{f'{hint}; or ' if hint else ''}reduce `data.valid`, or set separate validation "
+            "files",
         )
     raise DataError(
         f"no text to {purpose} on in {', '.join(config.train)}",
@@ -638,6 +653,7 @@ def _write_stores(
     tasks: list[ShardTask],
     facts: list[dict[str, Any]],
     remote: RemoteStore | None,
+    notes: list[str],
 ) -> None:
     """Write the stores of both sides over the shards; the manifest comes last."""
     digests = [_write_side(folder, side, tasks, facts, encoder.vocab_size) for side in SIDES]
@@ -651,6 +667,7 @@ def _write_stores(
         "train": _total_counts(facts, "train"),
         "valid": _total_counts(facts, "valid"),
         "sources": _source_hashes(tasks, facts),
+        "notes": notes,
     }
     if {fact.get("word_rule") for fact in facts} == {rule.name}:  # not of an older, unfinished one
         counts = {side: sum(fact[side]["words"] for fact in facts) for side in SIDES}
@@ -663,6 +680,45 @@ def _write_stores(
     if remote is not None:
         remote.put("manifest.json")
     _remove_unfinished(folder, {task.folder for task in tasks})
+
+
+_FEW_DOCUMENTS = 10  # of files that are one document each: perhaps their lines are documents
+
+
+def _notes(config: DataConfig, tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[str]:
+    """What the user should know of the form of the text."""
+    sources = list(dict.fromkeys(part.source for task in tasks for part in task.first_parts))
+    looked_at = sources[:: max(1, len(sources) // _SAMPLED_SOURCES)]
+    openings = [opening(source, config, _OPENING) for source in looked_at]
+    notes = notes_on(openings, config.separator)
+    total = sum(_total_counts(facts, side)["documents"] for side in SIDES)
+    if total <= _FEW_DOCUMENTS and (hint := one_document_hint(config, openings)):
+        notes.append(hint)
+    return notes
+
+
+def one_document_hint(config: TextConfig, openings: Sequence[str] = ()) -> str | None:
+    """Says that text files without blank lines are one document each; None: they are not.
+
+    Args:
+        config: How documents are found.
+        openings: The beginnings of the sources; none: they are read.
+    """
+    if config.documents not in ("auto", "file") or config.separator is not None:
+        return None
+    sources = resolve(config.train, config.max_document)
+    texts = openings or [opening(source, config, _OPENING) for source in sources[:_SAMPLED_SOURCES]]
+    if any(source.kind != "text" for source in sources) or all(t.count("\n") < 2 for t in texts):
+        return None
+    if config.documents == "auto" and any(unit_of(source, config) != "file" for source in sources):
+        return None
+    names = ", ".join(source.name for source in sources[:3])
+    why = " since it has no blank lines" if config.documents == "auto" else ""
+    more = "each of " if len(sources) > 1 else ""
+    return (
+        f"{more}{names} was read as one document{why}: if each line is a document, set "
+        "data.documents=line"
+    )
 
 
 def _word_facts(rule: WordRule, counts: Mapping[Side, int]) -> dict[str, Any]:
@@ -706,9 +762,12 @@ def _all_offsets(pieces: Iterator[NDArray[np.uint32]]) -> Iterator[bytes]:
         end = starts[-1:]
 
 
-def _total_counts(facts: list[dict[str, Any]], side: Side) -> dict[str, int]:
+def _total_counts(facts: list[dict[str, Any]], side: Side) -> dict[str, Any]:
     names = [*COUNTS, *(["duplicates"] if "duplicates" in facts[0][side] else [])]
-    return {name: sum(fact[side][name] for fact in facts) for name in names}
+    counts: dict[str, Any] = {name: sum(fact[side][name] for fact in facts) for name in names}
+    # An older, unfinished store does not have it.
+    unknown = _added_unknown([fact[side].get("unknown", {}) for fact in facts])
+    return counts | ({"unknown": unknown} if unknown else {})
 
 
 def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -1083,14 +1142,17 @@ class Part:
     unit: DocumentUnit
     stamps: list[list[int | str]] = field(compare=False)
 
+    def as_read(self, config: TextConfig) -> TextConfig:
+        """The config with what a document is in this part."""
+        return config.model_copy(update={"documents": self.unit})
+
     def documents(self, config: TextConfig) -> Iterator[Document]:
         """The documents of the part.
 
         Raises:
             DataError: Bad input, with file and line; or the source has changed since the plan.
         """
-        own = config.model_copy(update={"documents": self.unit})
-        yield from documents(self.source, own, self.piece.start, self.piece.end)
+        yield from documents(self.source, self.as_read(config), self.piece.start, self.piece.end)
         try:
             stamps = _file_stamps(self.source, fresh=True) if self.source.is_file else self.stamps
         except OSError:  # it is gone
@@ -1197,7 +1259,7 @@ class ShardTask:
 
     def _with_units(self) -> ShardTask:
         """The same where it is known what a document is in each part."""
-        parts = (replace(p, unit=_known_unit(p.source, p.unit)) for p in self.parts)
+        parts = (replace(p, unit=_known_unit(p.source, p.as_read(self.config))) for p in self.parts)
         return replace(self, parts=tuple(parts))
 
     def make(self, encoder: TextEncoder | None, beside: Path) -> None:
@@ -1301,6 +1363,7 @@ class _ShardWriter:
         self._files = {path.name: path.open("wb") for path in self._paths}
         self._hashes = {name: hashlib.blake2b(digest_size=16) for name in SHARD_FILES}
         self._counts = dict.fromkeys(COUNTS, 0)
+        self._unknown: dict[str, Any] = {}
         self._bits = np.zeros(0, dtype=bool)  # word starts that do not fill a byte yet
         # Texts to encode: sentences, or parts of documents.
         self._texts: list[str] = []
@@ -1340,7 +1403,7 @@ class _ShardWriter:
         if self._characters >= _BATCH_CHARACTERS:
             self._encode()
 
-    def close(self) -> dict[str, int | str]:
+    def close(self) -> dict[str, Any]:
         """Flush everything to the disk; returns counts and hashes."""
         self._encode()
         self._put("words", np.packbits(self._bits, bitorder="little"))
@@ -1350,7 +1413,8 @@ class _ShardWriter:
                 flush(file.fileno())
             file.close()
         digest = digest_of([one.hexdigest() for one in self._hashes.values()])
-        return {**self._counts, "digest": digest, "sample": sample_of(self._paths)}
+        counts = {**self._counts, "unknown": self._unknown}
+        return {**counts, "digest": digest, "sample": sample_of(self._paths)}
 
     def _encode(self) -> None:
         """Encode the waiting texts, and write them."""
@@ -1389,6 +1453,7 @@ class _ShardWriter:
             encoded = self._encoder.with_places(texts, places)
         ids = np.concatenate([ids for ids, _, _ in encoded])
         check_ids(ids, self._vocab_size)
+        self._unknown = _added_unknown([self._unknown, self._encoder.unknown_of(texts, ids)])
         self._put("tokens", ids.astype(self._dtype))
         bits = np.concatenate([self._bits, *(starts for _, starts, _ in encoded)])
         whole = len(bits) // 8 * 8
@@ -1402,6 +1467,22 @@ class _ShardWriter:
         data = array.tobytes()
         self._files[name].write(data)
         self._hashes[name].update(data)
+
+
+_EXAMPLES = 3  # of unknown text
+
+
+def _added_unknown(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is unknown of several texts together, as ``TextEncoder.unknown_of`` gives it."""
+    result: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            if name == "examples":
+                value = list(dict.fromkeys([*result.get(name, ()), *value]))[:_EXAMPLES]
+                result[name] = value
+            else:
+                result[name] = result.get(name, 0) + value
+    return result
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)

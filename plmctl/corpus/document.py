@@ -64,6 +64,18 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.strip().encode(), digest_size=8).digest(), "big")
 
 
+UNSEEN = "\u00ad\u180e\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
+"""Characters that show nothing and that Python does not count as white space."""
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text looks blank: it has only white space and characters that show nothing."""
+    return not text or text.isspace() or not text.translate(_NO_UNSEEN).strip()
+
+
+_NO_UNSEEN = dict.fromkeys(map(ord, UNSEEN))
+
+
 # --- Bytes to lines of text ---
 
 LONGEST = 1_000_000_000

@@ -20,10 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plmctl.arrays import mixed_bits
+from plmctl.characters import JOINERS, KANA, SYLLABLES
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, read_lines
 from plmctl.corpus.languages import NO_SPACES, script_shares
-from plmctl.corpus.reading import Unit, cut_source, documents, text_unit
+from plmctl.corpus.marks import notes_on
+from plmctl.corpus.reading import Unit, cut_source, documents, unit_of
 from plmctl.corpus.sentences import Decision, decide, sentence_spans
 from plmctl.corpus.source import Source, size_of
 from plmctl.corpus.tabular import rows
@@ -73,6 +76,7 @@ class Profile:
         sample: Documents that were looked at closely.
         scripts: Share of the letters by script.
         accents: Share of the letters that have a mark, or lose one when accents are dropped.
+        joiners: Zero-width joiners within words, per letter.
         characters: Number of different characters that make up 99.995 % of the sample.
         spaces: White space per character.
         traditional: Share of traditional characters among Chinese characters that have two forms;
@@ -87,6 +91,7 @@ class Profile:
         line_length: Median characters of a line.
         sentences: The rule for sentences, with its reason.
         continued: Share of the sentences that are not alone in their document.
+        marks: Lines on marks between documents and on other text that is none.
         one_each: Whether text files have no blank lines, so that each file is one document.
         overlaps: Of each evaluation file.
     """
@@ -99,6 +104,7 @@ class Profile:
     sample: list[Document]
     scripts: dict[str, float]
     accents: float
+    joiners: float
     characters: int
     spaces: float
     traditional: float | None
@@ -112,6 +118,7 @@ class Profile:
     line_length: float
     sentences: Decision
     continued: float
+    marks: list[str]
     one_each: bool
     overlaps: list[Overlap]
 
@@ -194,7 +201,8 @@ def profile(
     letters = Counter({c: n for c, n in counts.items() if unicodedata.category(c)[0] in "LM"})
     lines = [line.strip() for text in texts for line in text.splitlines() if line.strip()]
     often = Counter(lines)
-    rule = decide([text[:20_000] for text in texts[:200]], _openings(sources))
+    openings = _openings(sources)
+    rule = decide([text[:20_000] for text in texts[:200]], openings)
     per_document = [len(sentence_spans(text, rule.rule)) for text in texts[:500]]
     return Profile(
         size=size,
@@ -205,6 +213,7 @@ def profile(
         sample=sample.documents,
         scripts={s: share for s, share in script_shares(letters).items() if share >= 0.001},
         accents=_accents(letters),
+        joiners=sum(len(_JOINER.findall(text)) for text in texts) / max(1, letters.total()),
         characters=_alphabet(counts),
         spaces=sum(n for c, n in counts.items() if c.isspace()) / max(1, counts.total()),
         traditional=_traditional(letters),
@@ -218,6 +227,7 @@ def profile(
         line_length=float(np.median([len(line) for line in lines])),
         sentences=rule,
         continued=sum(n for n in per_document if n > 1) / max(1, sum(per_document)),
+        marks=notes_on(openings or texts, config.separator),
         one_each=any(unit == "file" for unit in units.values()),
         overlaps=[one.result() for one in grams],
     )
@@ -251,9 +261,7 @@ def _unit(source: Source, config: TextConfig) -> Unit:
     """What a document is in a text file: as ``text_unit``, of the beginning of a large file."""
     if source.kind != "text":
         return "line"
-    if config.documents != "auto":
-        return config.documents
-    return text_unit(source, _READ)
+    return unit_of(source, config, _READ)
 
 
 class _Reading:
@@ -271,7 +279,7 @@ class _Reading:
         pieces = [
             (source, piece)
             for source in sources
-            for piece in cut_source(source, units[source.name], _PIECE)
+            for piece in cut_source(source, units[source.name], _PIECE, config.separator)
         ]
         self._config, self._units = config, units
         everything = sum(piece.size for _, piece in pieces)
@@ -360,6 +368,9 @@ def _openings(sources: Sequence[Source]) -> list[str]:
 
 
 # --- Letters ---
+
+
+_JOINER = re.compile(rf"[{JOINERS}](?=\w)")  # those of emoji stand before no letter
 
 
 def _accents(letters: Counter[str]) -> float:
@@ -515,7 +526,7 @@ def _bands(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     bands = np.zeros(_BINS // _ROWS, dtype=np.uint64)
     for minima in hashes[at].reshape(-1, _ROWS).T:
         bands = bands * _ODD + minima
-    return _mixed(bands)
+    return mixed_bits(bands)
 
 
 def _jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
@@ -534,15 +545,7 @@ def _window_hashes(values: NDArray[np.uint64], length: int) -> NDArray[np.uint64
     total = np.zeros(max(0, len(values) - length + 1), dtype=np.uint64)
     for offset in range(length):
         total = total * _ODD + values[offset : offset + len(total)]
-    return _mixed(total)
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Bits that depend on all bits: two steps of SplitMix64's function."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(31))
-    return mixed
+    return mixed_bits(total)
 
 
 # --- Overlap with evaluation files: 13-grams ---
@@ -551,7 +554,7 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 _N = 13
 
 _WORD = re.compile(r"[^\W_]+")
-_NO_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+_NO_SPACES = re.compile(f"[{SYLLABLES}{KANA}\u3400-\u9fff]")
 
 
 def _units(text: str) -> NDArray[np.uint64]:

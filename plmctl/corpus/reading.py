@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from plmctl.corpus import sample
-from plmctl.corpus.document import Document, read_lines, too_long
+from plmctl.corpus.document import Document, is_blank, read_lines, too_long
 from plmctl.corpus.source import Source, resolve, size_of
 from plmctl.corpus.tabular import missing_column, open_dataset, open_parquet, origin_of, rows
 from plmctl.errors import DataError
@@ -33,6 +34,11 @@ _LATIN = re.compile("[A-Za-z]{2}")
 
 Unit = Literal["blank_line", "file", "line"]
 """What a document is in a text file."""
+
+WIKI_EXTRACTOR = "wikiextractor"
+"""The `data.separator` of text that WikiExtractor wrote."""
+
+_WIKI_TAG = re.compile(r"\s*(?:<doc\b[^<>]*>|</doc>)\s*")
 
 
 def documents(
@@ -53,8 +59,8 @@ def documents(
     if source.kind == "sample":
         every_document = sample.documents(source.name.removeprefix("sample:"), start, end)
     elif source.kind == "text":
-        unit = text_unit(source) if config.documents == "auto" else config.documents
-        every_document = _documents_of_text_file(source, unit, start, end)
+        unit = unit_of(source, config)
+        every_document = _documents_of_text_file(source, unit, config.separator, start, end)
     else:
         every_document = _documents_of_rows(source, config, start, end)
     if config.words != "marked":
@@ -82,7 +88,8 @@ def _documents_of_rows(
                 )
             yield Document.of_words(text, origin)
         elif text is None or isinstance(text, str):
-            yield Document(text or "", origin)  # empty documents are left out later
+            for part in _parts(text or "", config.separator):
+                yield Document(part, origin)  # empty documents are left out later
         else:
             raise DataError(
                 f"{origin}: column {config.text!r} holds a {type(text).__name__}, not text",
@@ -93,25 +100,54 @@ def _documents_of_rows(
 
 
 def _documents_of_text_file(
-    source: Source, unit: Unit, start: int, end: int | None
+    source: Source, unit: Unit, separator: str | None, start: int, end: int | None
 ) -> Iterator[Document]:
     lines: list[str] = []
     origin, begin = "", start
     for line in read_lines(source.path, start, source.longest):
-        blank = unit != "file" and not line.text.strip()
-        if not lines and not blank:
-            if end is not None and line.offset >= end:
-                return
-            origin, begin = origin_of(source, start, line.offset, line.number), line.offset
-        if not blank:
-            lines.append(line.text)
-            if line.offset - begin > source.longest:
-                raise too_long(origin, "a document", source.longest, _SHORTER[unit])
-        if lines and (blank or unit == "line"):
-            yield Document("".join(lines), origin)
-            lines = []
+        for number, text in enumerate(_parts(line.text, separator)):
+            if number and lines:
+                while is_blank(lines[-1]):  # before the separator
+                    lines.pop()
+                yield Document("".join(lines), origin)
+                lines = []
+            blank = is_blank(text) and (unit != "file" or (separator is not None and not lines))
+            if not lines and not blank:
+                if end is not None and line.offset >= end:
+                    return
+                origin, begin = origin_of(source, start, line.offset, line.number), line.offset
+            if not blank:
+                lines.append(text)
+                if line.offset - begin > source.longest:
+                    raise too_long(origin, "a document", source.longest, _SHORTER[unit])
+            if lines and (blank or unit == "line"):
+                yield Document("".join(lines), origin)
+                lines = []
     if lines:
         yield Document("".join(lines), origin)
+
+
+def _parts(text: str, separator: str | None) -> list[str]:
+    """What is before, between and after the separators of a line, or of a text of several lines."""
+    if separator is None:
+        return [text]
+    if separator != WIKI_EXTRACTOR and any(map(str.isalnum, separator)):
+        return text.split(separator)
+    parts, lines = [], list[str]()
+    for line in text.splitlines(keepends=True):
+        if is_separator(line, separator):
+            parts.append("".join(lines))
+            lines = []
+        else:
+            lines.append(line)
+    return [*parts, "".join(lines)]
+
+
+def is_separator(line: str, separator: str) -> bool:
+    """Whether a line is a separator and nothing else."""
+    if separator == WIKI_EXTRACTOR:
+        return _WIKI_TAG.fullmatch(line) is not None
+    return line.strip() == separator
 
 
 _SHORTER: dict[Unit, str] = {
@@ -120,6 +156,13 @@ _SHORTER: dict[Unit, str] = {
     "`data.documents: line`; ",
     "line": "",
 }
+
+
+def unit_of(source: Source, config: TextConfig, most: float = math.inf) -> Unit:
+    """What a document is in a text file, besides what a separator separates; as ``text_unit``."""
+    if config.documents != "auto":
+        return config.documents
+    return "file" if config.separator is not None else text_unit(source, most)
 
 
 def text_unit(source: Source, most: float = math.inf) -> Unit:
@@ -131,7 +174,7 @@ def text_unit(source: Source, most: float = math.inf) -> Unit:
     """
     text = blank = False
     for line in read_lines(source.path, 0, source.longest):
-        if not line.text.strip():
+        if is_blank(line.text):
             blank = text
         elif blank:
             return "blank_line"
@@ -216,19 +259,26 @@ class Piece:
     size: int
 
 
-def cut_source(source: Source, unit: Unit, size: int) -> list[Piece]:
+def cut_source(source: Source, unit: Unit, size: int, separator: str | None = None) -> list[Piece]:
     """The pieces of a source in order; each document is in exactly one.
 
     Args:
         source: The source; compressed and csv files are one piece.
         unit: What a document is in a text file.
         size: Approximate number of bytes per piece.
+        separator: What separates documents besides.
 
     Raises:
         DataError: A line is longer than the source's limit.
     """
-    if source.seekable and not (source.kind == "text" and unit == "file"):
-        return _cut_bytes(source, size, blank=source.kind == "text" and unit == "blank_line")
+    whole = source.kind == "text" and unit == "file"
+    if source.seekable and not (whole and separator is None):
+        ends: Callable[[bytes], bool] | None = None
+        if whole:
+            ends = partial(_is_separator, str(separator))
+        elif source.kind == "text" and unit == "blank_line":
+            ends = _is_blank
+        return _cut_bytes(source, size, ends)
     if source.kind == "parquet":
         metadata = open_parquet(source).metadata
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -242,8 +292,16 @@ def cut_source(source: Source, unit: Unit, size: int) -> list[Piece]:
     return [Piece(0, None, size_of(source))]
 
 
-def _cut_bytes(source: Source, size: int, *, blank: bool) -> list[Piece]:
-    """Cut where a line begins, after a blank one if ``blank``."""
+def _is_blank(line: bytes) -> bool:
+    return not line.strip()
+
+
+def _is_separator(separator: str, line: bytes) -> bool:
+    return not line or is_separator(line.decode(errors="replace"), separator)
+
+
+def _cut_bytes(source: Source, size: int, ends: Callable[[bytes], bool] | None) -> list[Piece]:
+    """Cut where a line begins: any, or one after a line that ends a document."""
     length = source.path.stat().st_size
     cuts = [0]
     with source.path.open("rb") as file:
@@ -258,7 +316,7 @@ def _cut_bytes(source: Source, size: int, *, blank: bool) -> list[Piece]:
         while cuts[-1] + size < length:
             file.seek(cuts[-1] + size - 1)
             next_line()  # to its end
-            while blank and next_line().strip():
+            while ends is not None and not ends(next_line()):
                 pass
             if file.tell() >= length:
                 break

@@ -83,6 +83,7 @@ def encode_completions(
         ConfigError: ``sentinel`` for a model without sentinels.
     """
     pairs = [join_pair(*pair) for pair in pairs]
+    model.note_unknown([text for pair in pairs for text in pair])
     mark = first_sentinel(model) if sentinel else ()
     if model.text_to_text:
         return _encode_text_to_text(model, pairs, mark)

@@ -8,6 +8,7 @@ tokenizers are read when they are first needed.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from plmctl import registry
 from plmctl.arrays import Ints
 from plmctl.errors import ConfigError
 from plmctl.families.base import get_family
+from plmctl.run.display import say
+from plmctl.tokenization.unknown import Unknown, UnknownCounter, sampled, visible
 
 if TYPE_CHECKING:
     import torch
@@ -98,6 +101,7 @@ class LoadedModel:
         self.accelerator = accelerator
         self.batch_size = batch_size
         self._window: int | None = None
+        self._unknown: list[Unknown] = []
         self.networks: dict[tuple[str, ...], Network] = {}
 
     @classmethod
@@ -311,6 +315,7 @@ class LoadedModel:
         for text in texts:
             parts = [next(encoded) for _ in text]
             unknown = [self._is_unknown(ids) for ids, _ in parts]
+            self.note_unknown(text, any(mask.any() for mask in unknown))
             unknown_bytes = sum(
                 len(sentence[start:end].encode())
                 for sentence, mask in zip(text, unknown, strict=True)
@@ -328,6 +333,41 @@ class LoadedModel:
                 )
             )
         return result
+
+    def note_unknown(self, texts: Sequence[str], some: bool = True) -> None:
+        """Count what the tokenizer does not know of texts; ``say_unknown`` says it.
+
+        Args:
+            texts: Without prompts' special tokens.
+            some: Whether any of it is unknown.
+        """
+        if self.config.model_type == "elmo":  # it reads characters
+            return
+        known = Unknown(sum(map(visible, texts)))
+        self._unknown.append(self._counter.count(sampled(texts)) if some else known)
+
+    def say_unknown(self, what: str) -> None:
+        """Say how much was unknown of the texts that were encoded since the last call.
+
+        Raises:
+            DataError: Nearly all of it.
+        """
+        line = sum(self._unknown, Unknown()).report(what, self.name)
+        self._unknown.clear()
+        if line is not None:
+            say(line)
+
+    @cached_property
+    def _counter(self) -> UnknownCounter:
+        return UnknownCounter(self.plain)
+
+    def without_special(self, texts: Sequence[str]) -> list[str]:
+        """Prompts without the special tokens that they name, such as masks and sentinels."""
+        names = sorted(
+            self.plain.get_added_tokens_decoder().values(), key=lambda t: -len(t.content)
+        )
+        pattern = "|".join(re.escape(token.content) for token in names if token.special)
+        return [re.sub(pattern, " ", text) if pattern else text for text in texts]
 
     def _is_unknown(self, ids: Ints) -> NDArray[np.bool_]:
         unknown = ids >= self.outputs  # words that ELMo reads but does not predict

@@ -8,6 +8,7 @@ are made on the CPU in float32, one text at a time, so that they do not depend o
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from plmctl.evaluation.generation import (
 )
 from plmctl.evaluation.model import LoadedModel
 from plmctl.examples.keys import below, fold, stream
+from plmctl.tasks._sequences import layout_of
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -48,26 +50,46 @@ def fill_mask(
 
     Args:
         model: A masked model.
-        texts: Each with one mask token or more; the first is filled.
+        texts: Each with one mask token or more.
         top: Number of tokens.
 
     Returns:
-        For each text: ``text`` and ``predictions``, a list of token and probability.
+        For each text: ``text`` and ``predictions``, a list of token and probability; ``cut`` if it
+        is longer than the model reads, which then reads what is around the mask. Of several masks
+        each is filled while the others stay, and ``mask`` is its number, from 1.
     """
     import torch
 
+    from plmctl.models.load import longest_input
+
     tokenizer: Any = model.tokenizer
+    layout = layout_of(tokenizer, pair=False)
+    longest = longest_input(model.config) or sys.maxsize
+    room = min(longest, tokenizer.model_max_length) - layout.special
     result = []
     for text in texts:
-        batch = tokenizer(text, return_tensors="pt", truncation=True)
-        at = int((batch["input_ids"][0] == tokenizer.mask_token_id).nonzero()[0])
-        with torch.inference_mode():
-            probabilities = model.masked_logits(batch, at).float().softmax(-1)
-        best = probabilities.topk(top)
-        words = [tokenizer.decode([token]) for token in best.indices.tolist()]
-        scores = [round(score, 4) for score in best.values.tolist()]
-        predictions = [{"token": w, "score": s} for w, s in zip(words, scores, strict=True)]
-        result.append({"text": text, "predictions": predictions})
+        ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        masks = [at for at, id_ in enumerate(ids) if id_ == tokenizer.mask_token_id]
+        predictions = []
+        for number, at in enumerate(masks, 1):
+            first = max(0, min(at - room // 2, len(ids) - room))
+            joined, segments = layout.join([ids[first : first + room]])
+            batch = {"input_ids": torch.tensor([joined])}
+            batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+            if "token_type_ids" in tokenizer.model_input_names:
+                batch["token_type_ids"] = torch.tensor([segments])
+            place = len(layout.before) + at - first
+            with torch.inference_mode():
+                probabilities = model.masked_logits(batch, place).float().softmax(-1)
+            best = probabilities.topk(min(top, len(probabilities)))
+            words = [tokenizer.decode([token]) for token in best.indices.tolist()]
+            scores = [round(score, 4) for score in best.values.tolist()]
+            of = {"mask": number} if len(masks) > 1 else {}
+            predictions += [
+                {**of, "token": w, "score": s} for w, s in zip(words, scores, strict=True)
+            ]
+        is_cut = {"cut": True} if len(ids) > room else {}
+        result.append({"text": text, "predictions": predictions, **is_cut})
     return result
 
 
@@ -143,23 +165,29 @@ def fill_sentinels(model: LoadedModel, texts: Sequence[str]) -> list[dict[str, A
 
 def continue_texts(
     model: LoadedModel, prompts: Sequence[str], new_tokens: int = _NEW_TOKENS
-) -> list[dict[str, str]]:
+) -> list[dict[str, Any]]:
     """Each prompt continued by a causal model, greedily and without repeating three tokens.
 
     Returns:
-        For each: ``prompt`` and ``text``, the continuation.
+        For each: ``prompt`` and ``text``, the continuation; ``cut`` if the prompt lost its
+        beginning.
     """
     model = model.for_generation()
     tokenizer: Any = model.tokenizer
     encoded = [tokenizer(prompt)["input_ids"] for prompt in prompts]
     limits = [max(1, min(new_tokens, model.window - len(ids))) for ids in encoded]
     texts: dict[int, str] = {}
+    cut = set[int]()
     for limit in dict.fromkeys(limits):
         which = [number for number, own in enumerate(limits) if own == limit]
         inputs = [encode_prompt(model, encoded[number], limit) for number in which]
+        cut |= {number for number, one in zip(which, inputs, strict=True) if one.cut}
         generated = generate_texts(model, inputs, Decoding(limit, no_repeat_ngram=3))
         texts.update(zip(which, (one.text for one in generated), strict=True))
-    return [{"prompt": prompt, "text": texts[n]} for n, prompt in enumerate(prompts)]
+    return [
+        {"prompt": prompt, "text": texts[n]} | ({"cut": True} if n in cut else {})
+        for n, prompt in enumerate(prompts)
+    ]
 
 
 # --- Held-out sentences that the model fills in or continues ---

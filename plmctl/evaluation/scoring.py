@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plmctl.arrays import batches
+from plmctl.tasks._elmo import reads_characters
 
 if TYPE_CHECKING:
     import torch
@@ -173,6 +174,8 @@ class FinetunedModel:
     ) -> TaskExamples[ScoredConfig]:
         """The rows as examples; see ``Task.make``."""
         finetuned = self.finetuned
+        if not reads_characters(self.tokenizer):
+            self.model.note_unknown([t for row in rows for t in finetuned.task.all_texts(row)])
         length = max_length or finetuned.max_length
         return finetuned.task.make(rows, self.tokenizer, finetuned.labels, length, use)
 

@@ -37,6 +37,7 @@ from plmctl.formatting import printable
 from plmctl.hashing import digest_of_rows
 from plmctl.metrics.statistics import error_of_ratio
 from plmctl.objectives.base import get_objective
+from plmctl.tokenization.unknown import report_text
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -141,6 +142,8 @@ class TextMeasureConfig(MeasureConfig):
     """Text, as `data.train` of pretraining."""
     held_out: Annotated[Share, Field(gt=0)] | None = None
     """Score only the documents that pretraining with this validation share held out."""
+    separator: Text | None = None
+    """What stands between documents and is no text, as `data.separator` of pretraining."""
 
 
 # --- Text scored with an objective of pretraining ---
@@ -199,12 +202,13 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
                 valid=config.held_out,
                 store=config.store,
                 sentences="auto" if options.reads_sentences else "none",
+                separator=config.separator,
             ),
             model.encoder,
             root=store_root(config.store),
             processes=1,
             progress=lambda done, total: None,
-            notice=lambda line: print(printable(line), file=sys.stderr),
+            notice=_say,
         )
         folder = stores.train if config.held_out is None else stores.valid
         if folder is None:
@@ -212,6 +216,7 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
                 f"{', '.join(config.data)}: held_out={config.held_out} selects no document",
                 "increase held_out, or leave it out",
             )
+        report_text(stores.manifest, model.name, _say)
         store: TokenStore = TokenStore.open(folder)
         examples = objective.make(options, store, model.vocab, config.seq_len, seed)
         if not len(examples):
@@ -228,6 +233,10 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
                 results[f"perplexity/{term}"] = math.exp(min(results[f"loss/{term}"], 700.0))
         results["sequences"] = min(len(examples), config.max_samples or len(examples))
         return Measurement(results)
+
+
+def _say(line: str) -> None:
+    print(printable(line), file=sys.stderr)
 
 
 # --- Likelihoods of raw text: documents, metrics with their standard errors ---
@@ -284,7 +293,12 @@ def read_corpus(config: RawTextConfig, likelihood: Likelihood, seed: int) -> Sco
     Raises:
         DataError: There is none, or bad input, with file and line.
     """
-    source = TextConfig(train=config.data, text=config.text, documents=config.documents)
+    source = TextConfig(
+        train=config.data,
+        text=config.text,
+        documents=config.documents,
+        separator=config.separator,
+    )
     limits = SubsampleLimits(
         config.max_documents, config.max_bytes, config.max_document_bytes, config.held_out, seed
     )

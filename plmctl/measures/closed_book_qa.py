@@ -66,6 +66,7 @@ class ClosedBookQA(PromptedMeasure[Config], config=Config):
         few_shot = FewShot(config.shots, examples, model, seed)
         new_tokens = 0 if model.text_to_text else config.max_new_tokens
         prompts = [few_shot(item.prompt, new_tokens) for item in items]
+        model.note_unknown([prompt.text for prompt in prompts])
         encodings = model.plain.encode_batch(
             [prompt.text.rstrip(" ") for prompt in prompts], add_special_tokens=False
         )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from plmctl import hub
-from plmctl.errors import ConfigError, did_you_mean, near_names
+from plmctl.errors import ConfigError, PlmError, did_you_mean, near_names
 from plmctl.metrics import spans, squad, text
 from plmctl.metrics.classification import (
     accuracy,
@@ -203,7 +204,7 @@ def _load_from_file(path: Path) -> Any:
         )
     try:
         return metrics[0](keep_in_memory=True)
-    except Exception as error:  # a user's code may raise anything
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise ConfigError(f"task.metrics: {path}: {_message(error)}", "fix the file") from error
 
 
@@ -214,7 +215,7 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a user's code may raise anything
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise ConfigError(f"task.metrics: {path}: {_message(error)}", "fix the file") from error
     return module
 
@@ -244,7 +245,7 @@ def _load_from_hub(name: str) -> Any:
             f"task.metrics: {name}: cannot be loaded: {_message(error)}",
             "install what it needs, and run again",
         ) from error
-    except Exception as error:  # the module's own code runs here
+    except (Exception, SystemExit) as error:  # the module's own code runs here
         raise ConfigError(
             f"task.metrics: {name}: cannot be loaded: {_message(error)}",
             "it needs the network once, to be copied into the cache; plmctl's own metrics and "
@@ -265,7 +266,9 @@ def compute(
         options: For plmctl's metrics; each takes those that it knows.
 
     Raises:
-        ConfigError: There is no such metric, or a user's fails or gives no results by name.
+        ConfigError: There is no such metric, or a user's fails or gives no results by name, or
+            results that JSON cannot have.
+        PlmError: A user's metric ends the program.
     """
     inputs = {"predictions": _plain(predictions), "references": _plain(references)}
     if is_ours(name):  # at once: to import evaluate takes seconds
@@ -276,6 +279,11 @@ def compute(
     metric = load(name)
     try:
         results = metric.compute(**inputs)
+    except SystemExit as error:  # it would end plmctl as if all were done
+        raise PlmError(
+            f"task.metrics: {name}: it ended the program ({_message(error)})",
+            "return the results, or raise an error",
+        ) from error
     except Exception as error:  # a user's code may raise anything
         raise ConfigError(
             f"task.metrics: {name}: {_message(error)}",
@@ -287,7 +295,50 @@ def compute(
             f"task.metrics: {name}: it returns {results!r:.60}",
             'return the results by name, as in {"my_metric": 0.5}',
         )
-    return {str(key): _plain(value) for key, value in results.items()}
+    return {str(key): _result(value, f"{name}: {key}") for key, value in results.items()}
+
+
+def _result(value: Any, what: str) -> Any:
+    """A result as JSON has it, at any depth.
+
+    Raises:
+        ConfigError: JSON has no such value.
+    """
+    if callable(getattr(value, "tolist", None)):  # NumPy's and PyTorch's numbers and arrays
+        value = value.tolist()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _result(inner, f"{what}: {key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_result(inner, what) for inner in value]
+    if isinstance(value, Real):  # such as a fraction
+        return float(value)
+    raise ConfigError(
+        f"task.metrics: {what}: a {type(value).__name__}, which cannot be written to a file "
+        f"({value!r:.60})",
+        "return numbers and texts, or lists and dictionaries of them",
+    )
+
+
+def own_names(name: str, results: Mapping[str, Any], taken: Collection[str]) -> dict[str, str]:
+    """The names that results of a user's metric get instead of plmctl's own, or of another's.
+
+    Args:
+        name: Of the metric, see ``load``.
+        results: By name.
+        taken: Names of results that are there.
+    """
+    stem = Path(name.removeprefix(_HUB)).stem
+    return {key: f"{stem}.{key}" for key in results if key in taken or key in _NAMES_OF_RESULTS}
+
+
+_NAMES_OF_RESULTS = {
+    *_METRICS, "loss", "perplexity", "f1_micro", "f1_macro", "f1_weighted", "matthews", "mse",
+    "mae", "rows", "valid_rows", "windows", "valid_windows", "init", "steps", "best_step", "cut",
+    "total", "unlabelled",
+}  # fmt: skip
+"""What plmctl itself writes into results, which a user's metric must not replace."""
 
 
 def right_answers(references: Any, kind: Kind) -> list[Any]:
@@ -302,5 +353,5 @@ def _plain(values: Any) -> Any:
     return values.tolist() if isinstance(values, np.ndarray | np.generic) else values
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"

@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from plmctl.characters import SYLLABLES, marks
 from plmctl.errors import DataError
 from plmctl.metrics import statistics
 from plmctl.metrics.text import normalized, word_f1
@@ -26,7 +27,10 @@ Metric = Literal["squad", "squad2", "cmrc"]
 _NO_CHINESE_MARKS = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 # The range of CMRC's script, narrower than `characters.HAN`: other Chinese characters are parts of
 # words there, and published scores count them so.
-_CHINESE_UNITS = re.compile(r"[\u4e00-\u9fa5]|[^\W\u4e00-\u9fa5]+|[^\w\s]")
+# Letters of Thai and its like are units too: they have no spaces, and CMRC has none of them.
+_CHINESE_UNITS = re.compile(
+    rf"[\u4e00-\u9fa5]|(?=\w)[{SYLLABLES}][{marks()}]*|[^\W\u4e00-\u9fa5{SYLLABLES}]+|[^\w\s]"
+)
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,18 @@ BLEU and chrF are sacrebleu's, ROUGE is that of the package rouge-score; both co
 import importlib
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from plmctl.characters import HAN
+from plmctl.characters import HAN, JOINERS, KANA, SYLLABLES, marks
 from plmctl.errors import ConfigError, DataError
 
-Tokens = Literal["13a", "intl", "zh"]
-"""How texts are split into words. 13a: the default of sacrebleu and rouge-score (Latin letters);
-intl: by Unicode (BLEU of the T5 paper); zh: every Chinese character is a word."""
+Tokens = Literal["13a", "intl", "zh", "char"]
+"""How texts are split into words. 13a: the default of sacrebleu; intl: by Unicode (BLEU of the T5
+paper); zh: every Chinese character is a word; char: every character is one, for other scripts
+without spaces. ROUGE's words are the same for all but char."""
 
 Rules = Literal["squad", "trivia_qa"]
 """How answers are normalised before they are compared; see ``normalized``."""
@@ -25,10 +27,10 @@ _ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_MARKS = str.maketrans("", "", string.punctuation)
 _SPACES = {ord(mark): " " for mark in string.punctuation + "‘’´"}
-_WORD = re.compile(r"[^\W_]+")
 # Wider than `characters.ALL_HAN`: all of planes 2 and 3, for characters that Unicode adds there.
-_HAN = f"{HAN}\U00020000-\U0003ffff"
-_WORD_OR_HAN = re.compile(rf"[{_HAN}]|[^\W_{_HAN}]+")
+_UNSPACED = f"{HAN}\U00020000-\U0003ffff{KANA}{SYLLABLES}"
+_CHINESE = re.compile(f"[{HAN}]")
+_UNSPACED_LETTER = re.compile(rf"(?=\w)[{_UNSPACED}]")
 
 
 def bleu(
@@ -47,7 +49,7 @@ def bleu(
     """
     _check(predictions, references)
     metric = _package("sacrebleu").BLEU(tokenize=tokens)
-    return float(metric.corpus_score(list(predictions), _columns(references)).score)
+    return float(metric.corpus_score(list(map(composed, predictions)), _columns(references)).score)
 
 
 def chrf(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
@@ -59,7 +61,7 @@ def chrf(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> flo
     """
     _check(predictions, references)
     metric = _package("sacrebleu").CHRF()
-    return float(metric.corpus_score(list(predictions), _columns(references)).score)
+    return float(metric.corpus_score(list(map(composed, predictions)), _columns(references)).score)
 
 
 def rouge(
@@ -67,20 +69,22 @@ def rouge(
 ) -> dict[str, float]:
     """Mean F1 of ROUGE-1, -2, -L and -Lsum, 0 to 100; of several references the best counts.
 
-    Without stemming, as the T5 paper; rougeLsum treats each line as a sentence. The package's own
-    words (13a) are of a-z and 0-9 alone: of a Chinese text they leave nothing.
+    Without stemming, as the T5 paper; rougeLsum treats each line as a sentence. A word is a run of
+    letters with their marks, and digits; in a script without spaces it is a letter with its marks.
+    Of ASCII text these are rouge-score's own words, which have no other letters than a to z: they
+    would leave nothing of most scripts, and ``sch n`` of ``schön``.
 
     Args:
         predictions: [N].
         references: [N] one or more right texts each.
-        tokens: How texts are cut into words.
+        tokens: char: each letter is a word, in every script.
 
     Raises:
         ConfigError: The extra ``text`` is not installed.
         DataError: As ``bleu``.
     """
     _check(predictions, references)
-    words = None if tokens == "13a" else _Words(_WORD if tokens == "intl" else _WORD_OR_HAN)
+    words = _Words(each_letter=tokens == "char")
     scorer = _package("rouge_score.rouge_scorer").RougeScorer(_ROUGE, tokenizer=words)
     sums = dict.fromkeys(_ROUGE, 0.0)
     for prediction, texts in zip(predictions, references, strict=True):
@@ -125,7 +129,7 @@ def sequence_accuracy(predictions: Sequence[str], references: Sequence[Sequence[
     """
     _check(predictions, references)
     right = sum(
-        prediction.strip() in {text.strip() for text in texts}
+        composed(prediction.strip()) in {composed(text.strip()) for text in texts}
         for prediction, texts in zip(predictions, references, strict=True)
     )
     return right / len(predictions)
@@ -153,7 +157,7 @@ def normalized(text: str, rules: Rules = "squad") -> str:
             space, single curved quotes and accents too (triviaqa_evaluation.py of TriviaQA, and
             evaluation/qa_utils.py of T5).
     """
-    text = text.lower().translate(_NO_MARKS if rules == "squad" else _SPACES)
+    text = composed(text).lower().translate(_NO_MARKS if rules == "squad" else _SPACES)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
@@ -169,14 +173,29 @@ def require(names: Sequence[str]) -> None:
             _package(packages[name])
 
 
-class _Words:
-    """A tokenizer as rouge-score takes one: lower-cased matches of an expression."""
+def composed(text: str) -> str:
+    """The text with accents as parts of their letters (NFC): a text is equal in both forms."""
+    return unicodedata.normalize("NFC", text)
 
-    def __init__(self, word: re.Pattern[str]) -> None:
-        self._word = word
+
+def without_spaces(text: str) -> bool:
+    """Whether a text has Chinese characters, or mostly letters of scripts without spaces."""
+    letters = len(_UNSPACED_LETTER.findall(text))
+    return _CHINESE.search(text) is not None or 2 * letters > sum(map(str.isalpha, text)) > 0
+
+
+class _Words:
+    """A tokenizer as rouge-score takes one: lower-cased words."""
+
+    def __init__(self, *, each_letter: bool) -> None:
+        joined = f"[{marks()}{JOINERS}]"
+        letter = r"[^\W_]" if each_letter else rf"(?=\w)[{_UNSPACED}]"
+        run = "" if each_letter else "+"
+        word = rf"{letter}{joined}*|(?:(?![{_UNSPACED}])[^\W_]|{joined}){run}"
+        self._word = re.compile(word)
 
     def tokenize(self, text: str) -> list[str]:
-        return self._word.findall(text.lower())
+        return self._word.findall(composed(text).lower())
 
 
 def _package(name: str) -> Any:
@@ -206,4 +225,7 @@ def _check(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> N
 def _columns(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
     """[references, N] as sacrebleu takes them: None where a row has fewer than others."""
     most = max(map(len, references))
-    return [[texts[k] if k < len(texts) else None for texts in references] for k in range(most)]
+    return [
+        [composed(texts[k]) if k < len(texts) else None for texts in references]
+        for k in range(most)
+    ]

@@ -27,6 +27,7 @@ from plmctl.errors import ConfigError, DataError, nearest
 from plmctl.files import read_json
 from plmctl.metrics import modules, statistics
 from plmctl.models.base import Examples
+from plmctl.tokenization.unknown import strings_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,6 +108,10 @@ class Task(ABC, Generic[C]):
     @abstractmethod
     def text_columns(self) -> tuple[str, ...]:
         """The columns that are read."""
+
+    def all_texts(self, row: Row) -> list[str]:
+        """The texts of a row that the network reads or writes."""
+        return list(strings_of(row.values.get(column) for column in self.text_columns()))
 
     def values_of(self, texts: Sequence[str]) -> list[dict[str, Any]]:
         """The rows that a user has given as texts, one after the other: their values by column.
@@ -320,28 +325,44 @@ class TaskExamples(Examples, Generic[C]):
         predictions, references = self.predictions(answers), self.references()
         metrics: dict[str, Any] = {}
         for name in self.config.metrics or self.usual_metrics:
-            metrics |= modules.compute(
+            results = modules.compute(
                 name, self.metric_kind, predictions, references, self.metric_options
             )
+            if not modules.is_ours(name):
+                renamed = modules.own_names(name, results, metrics)
+                results = {renamed.get(key, key): value for key, value in results.items()}
+            metrics |= results
         if self.interval_of is not None and self.interval_of[0] in metrics:
             metrics = statistics.with_interval(metrics, *self.interval_of, predictions, references)
         return metrics
 
-    def check_metrics(self) -> None:
+    def check_metrics(self) -> list[str]:
         """Refuse metrics that could not be computed after training.
 
         A metric of the user's is computed once, with every answer right.
 
+        Returns:
+            Lines on results that get another name, since plmctl has results of the same name.
+
         Raises:
             ConfigError: There is no such metric, it is for other tasks, or it fails.
+            PlmError: A user's metric ends the program.
         """
-        references = self.references()
+        references, taken, lines = self.references(), set[str](), list[str]()
         for name in self.config.metrics:
             if modules.is_ours(name):
                 modules.find_metric(name, self.metric_kind)
             else:
                 right = modules.right_answers(references, self.metric_kind)
-                modules.compute(name, self.metric_kind, right, references, {})
+                results = modules.compute(name, self.metric_kind, right, references, {})
+                renamed = modules.own_names(name, results, taken)
+                taken |= {renamed.get(key, key) for key in results}
+                lines += [
+                    f"task.metrics: {name} returns {key!r}, a name that is in use: its result is "
+                    f"called {new!r}"
+                    for key, new in renamed.items()
+                ]
+        return lines
 
     def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
         """How much metrics vary over other rows of the same kind: the bootstrap.

@@ -39,6 +39,7 @@ from plmctl.examples.windows import (
 )
 from plmctl.metrics import squad
 from plmctl.metrics.modules import Kind
+from plmctl.metrics.text import without_spaces
 from plmctl.models.base import IGNORE
 from plmctl.tasks._sequences import Ids, Layout, layout_of, pad_id_of
 from plmctl.tasks.base import (
@@ -55,7 +56,6 @@ from plmctl.tasks.base import (
     text_cell,
 )
 from plmctl.tokenization.units import plain_copy
-from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -390,7 +390,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         metric = self.config.metric
         if metric == "auto":
             texts = [context.text for context in self.windows.contexts]
-            metric = "cmrc" if 2 * sum(map(has_chinese, texts)) > len(texts) else "squad"
+            metric = "cmrc" if 2 * sum(map(without_spaces, texts)) > len(texts) else "squad"
         return "squad2" if metric == "squad" and self.config.version2 else metric
 
     @property

@@ -9,6 +9,7 @@ learned. ``_t5_casts.py`` has GLUE and SQuAD in T5's words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from string import Formatter
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from plmctl.arrays import Ints, lengths_of, padded
+from plmctl.characters import KANA
 from plmctl.corpus.cells import MISSING, label_name, written_value
 from plmctl.errors import ConfigError, DataError
 from plmctl.metrics import squad, text
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 
 LOSS_TERMS = ("lm",)
 
+_KANA_LETTER = re.compile(f"[{KANA}]")
+
 
 class Config(ScoredConfig):
     """Read a text and write another: translation, summaries, questions, T5's GLUE and SQuAD."""
@@ -88,8 +92,9 @@ class Config(ScoredConfig):
     such as `./my_metric.py` (docs/finetuning.md), or `hf:NAME` for a metric of the Hub. Empty: the
     cast's metrics, else sequence_accuracy."""
     tokens: Tokens = "13a"
-    """How BLEU and ROUGE split texts into words. 13a: the default of sacrebleu and rouge-score;
-    intl: by Unicode (T5's BLEU); zh: every Chinese character is a word."""
+    """How BLEU splits texts into words. 13a: the default of sacrebleu; intl: by Unicode (T5's
+    BLEU); zh: every Chinese character is a word; char: every character is one, for other scripts
+    without spaces. ROUGE reads every script; for it only char makes a difference."""
 
     @field_validator("source")
     @classmethod
@@ -168,6 +173,11 @@ class TextToText(Task[Config], config=Config):
         """The text to read."""
         change = spaced if self.config.cast and CASTS[self.config.cast].spaced else str
         return self.config.prefix + fill_template(self.config.read, row, change)
+
+    def all_texts(self, row: Row) -> list[str]:
+        """The source, and the targets of a labelled row."""
+        there = row.values.get(self.config.written.partition(".")[0]) is not None
+        return [self.source(row), *(self.targets(row) if there else ())]
 
     def prompt(self, row: Row) -> str:
         """The text to read."""
@@ -745,14 +755,25 @@ def check_metrics(
     """Refuse metrics that could not score these texts.
 
     Raises:
-        ConfigError: A package is not installed, or the texts are Chinese and the words Latin.
+        ConfigError: A package is not installed, or the words of a metric are not those of the
+            script of the texts.
     """
     text.require(metrics)
-    if tokens == "13a" and {"bleu", "rouge"} & set(metrics):
-        chinese = sum(has_chinese(texts[0]) for texts in references)
-        if chinese > len(references) / 2:
-            raise ConfigError(
-                "task.tokens: 13a takes a Chinese sentence for one word in BLEU, and for none in "
-                "ROUGE",
-                "set `task.tokens: zh`",
-            )
+    unspaced = [texts[0] for texts in references if text.without_spaces(texts[0])]
+    if len(unspaced) <= len(references) / 2:
+        return
+    chinese = 2 * sum(map(has_chinese, unspaced)) > len(unspaced)
+    japanese = 2 * sum(_KANA_LETTER.search(one) is not None for one in unspaced) > len(unspaced)
+    fits = "zh" if chinese and not japanese else "char"
+    if "bleu" in metrics and tokens != "char" and tokens != fits:
+        raise ConfigError(
+            f"task.tokens: BLEU with {tokens} takes a sentence of these targets for one word: they "
+            f"have no spaces between words, as in {unspaced[0][:20]!r}",
+            f"set `task.tokens: {fits}`",
+        )
+    if by_words := [name for name in metrics if name in ("squad", "squad_v2", "trivia_qa")]:
+        raise ConfigError(
+            f"task.metrics: the F1 of {by_words[0]} counts words between spaces, which these "
+            f"targets do not have, as in {unspaced[0][:20]!r}",
+            "use cmrc2018, which counts characters",
+        )

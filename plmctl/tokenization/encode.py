@@ -12,6 +12,7 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
@@ -50,6 +51,7 @@ from plmctl.tokenization.units import (
     plain_tokenizer,
     word_of_one_sort,
 )
+from plmctl.tokenization.unknown import Unknown, UnknownCounter, visible
 from plmctl.tokenization.words import (
     albert_starts,
     has_chinese,
@@ -222,6 +224,23 @@ class Encoder:
             cuts.append(line)
             at = line + size
         return [text[begin:end] for begin, end in itertools.pairwise(cuts)]
+
+    @cached_property
+    def unknown(self) -> UnknownCounter:
+        """Counts what the tokenizer does not know."""
+        return UnknownCounter(self._tokenizer)
+
+    def unknown_of(self, texts: list[str], ids: NDArray[np.int64]) -> dict[str, Any]:
+        """What is unknown of texts, about, as plain facts; see ``Unknown``.
+
+        Args:
+            texts: One or more.
+            ids: Theirs, one text after the other: without an unknown one there is nothing to count.
+        """
+        counter = self.unknown
+        if counter.id is None or not (ids == counter.id).any():
+            return asdict(Unknown(sum(map(visible, texts))))
+        return asdict(counter.estimate(texts))
 
     def with_places(self, texts: list[str], places: Sequence[Sequence[int]]) -> Placed:
         """Ids and word starts, as a call gives them, and the tokens at some places of the texts.

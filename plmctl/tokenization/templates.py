@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from plmctl.characters import JOINERS
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
 from plmctl.tokenization.units import Kind
@@ -36,6 +37,7 @@ class Rules:
     lowercase: bool
     strip_accents: bool
     space_chinese: bool
+    keep_joiners: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,10 @@ def kind_of_units(config: TokenizerConfig) -> Kind:
     kind = TEMPLATES[config.family].kind
     if config.pretokenized:
         return "spaces"
-    # Chinese characters are units only where they are words.
-    return "spaces" if kind == "bert" and not rules_of(config).space_chinese else kind
+    # Chinese characters are units only where they are words, and joiners are marks for BERT.
+    rules = rules_of(config)
+    is_bert = rules.space_chinese and not rules.keep_joiners
+    return "spaces" if kind == "bert" and not is_bert else kind
 
 
 def rules_of(config: TokenizerConfig) -> Rules:
@@ -140,6 +144,7 @@ def rules_of(config: TokenizerConfig) -> Rules:
         lowercase,
         accents,
         published.space_chinese and not config.pretokenized if chinese is None else chinese,
+        bool(config.keep_joiners) and config.family not in ("gpt2", "roberta"),  # they do anyway
     )
 
 
@@ -231,7 +236,7 @@ def _sentinels(config: TokenizerConfig) -> list[str]:
 def _class_options(config: TokenizerConfig) -> tuple[dict[str, Any], bool]:
     """Arguments of the family's class, and whether the general class is needed."""
     rules, published = rules_of(config), TEMPLATES[config.family].rules
-    general = rules.normalization != published.normalization
+    general = rules.normalization != published.normalization or rules.keep_joiners
     if config.family == "bert":
         long_words = config.max_word_length not in (None, 100)
         accents = None if rules.strip_accents == rules.lowercase else rules.strip_accents
@@ -272,14 +277,16 @@ def _generalised(
 
 
 def _normalizer(config: TokenizerConfig) -> Normalizer:
-    from tokenizers import normalizers
+    from tokenizers import Regex, normalizers
 
     rules, family = rules_of(config), config.family
-    parts = _unicode_form(rules.normalization)
+    parts = _unicode_form(rules.normalization, keep_joiners=rules.keep_joiners)
     if family in ("bert", "gpt1") or (family == "elmo" and not config.pretokenized):
+        if rules.keep_joiners:  # BERT's cleaning, which cannot do this
+            parts.append(normalizers.Replace(Regex(_CONTROLS), ""))
         parts.append(
             normalizers.BertNormalizer(
-                True, rules.space_chinese, rules.strip_accents, rules.lowercase
+                not rules.keep_joiners, rules.space_chinese, rules.strip_accents, rules.lowercase
             )
         )
         return normalizers.Sequence(parts)
@@ -292,18 +299,21 @@ def _normalizer(config: TokenizerConfig) -> Normalizer:
     if rules.lowercase:
         parts.append(normalizers.Lowercase())
     if family == "albert":
-        parts.append(normalizers.Precompiled(nmt_nfkc()))
+        parts.append(normalizers.Precompiled(nmt_nfkc(keep_joiners=rules.keep_joiners)))
     return normalizers.Sequence(parts)
 
 
-def _unicode_form(name: str) -> list[Any]:
+_CONTROLS = r"[\p{Cc}\p{Cf}\p{Co}\x{FFFD}&&[^\t\n\r\x{200C}\x{200D}]]"
+
+
+def _unicode_form(name: str, *, keep_joiners: bool) -> list[Any]:
     """The normalizer of a Unicode form."""
     from tokenizers import normalizers
 
     if name == "none":
         return []
     if name == "nmt_nfkc":
-        return [normalizers.Precompiled(nmt_nfkc())]
+        return [normalizers.Precompiled(nmt_nfkc(keep_joiners=keep_joiners))]
     forms = {
         "nfc": normalizers.NFC,
         "nfd": normalizers.NFD,
@@ -333,9 +343,12 @@ _LEAF = 1 << 31
 
 
 @cache
-def nmt_nfkc() -> bytes:
+def nmt_nfkc(*, keep_joiners: bool = False) -> bytes:
     """The table for ``_spm_precompiled_charsmap``."""
-    table = {key.encode(): value.encode() for key, value in nmt_nfkc_replacements().items()}
+    changes = nmt_nfkc_replacements()
+    if keep_joiners:
+        changes = {key: value for key, value in changes.items() if key not in JOINERS}
+    table = {key.encode(): value.encode() for key, value in changes.items()}
     values = bytearray()
     places: dict[bytes, int] = {}
     for value in sorted(set(table.values())):

@@ -25,6 +25,9 @@ class LetterEncoder:
         assert all(list(wanted) == [0] for wanted in places)  # each text is a sentence
         return [(*self._encode(text), [0]) for text in texts]
 
+    def unknown_of(self, texts: list[str], ids: NDArray[np.int64]) -> dict[str, object]:
+        return {}
+
     def _encode(self, text: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         words = text.split()
         starts = [at == 0 for word in words for at in range(len(word))]

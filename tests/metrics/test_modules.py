@@ -1,6 +1,8 @@
+import json
+
 import pytest
 
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, PlmError
 from plmctl.metrics import modules
 from plmctl.metrics.classification import (
     accuracy,
@@ -69,3 +71,54 @@ def test_entities_are_scored_from_the_tags_of_sentences():
     assert module.compute(predictions=predicted, references=true) == {"entity_f1": 1.0}
     strict = module.compute(predictions=predicted, references=true, strict=True)
     assert strict == {"entity_f1": pytest.approx(2 / 3)}
+
+
+METRIC = """
+import datasets
+import evaluate
+import numpy as np
+
+class Own(evaluate.Metric):
+    def _info(self):
+        number = datasets.Value("int64")
+        features = datasets.Features({"predictions": number, "references": number})
+        return evaluate.MetricInfo(
+            description="", citation="", inputs_description="", features=features
+        )
+
+    def _compute(self, predictions, references):
+        RESULT
+"""
+
+
+def own(path, result):
+    path.write_text(METRIC.replace("RESULT", result), encoding="utf-8")
+    return modules.compute(str(path), "label", [0, 1], [1, 1], {})
+
+
+def test_a_users_metric_may_return_what_numpy_and_nested_lists_hold(tmp_path):
+    results = own(
+        tmp_path / "own.py",
+        'return {"m": {"a": np.float32(0.5), 1: [np.int64(3), (np.bool_(True), None)]}, '
+        '"k": np.array([[1, 2]]), "n": np.float64(2)}',
+    )
+    assert results == {"m": {"a": 0.5, "1": [3, [True, None]]}, "k": [[1, 2]], "n": 2.0}
+    assert json.loads(json.dumps(results)) == results
+    assert modules.own_names("./own.py", {"m": 1, "accuracy": 2, "x": 3}, {"x"}) == {
+        "accuracy": "own.accuracy",
+        "x": "own.x",
+    }
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "words"),
+    [
+        ('return {"c": {"d": [1j]}}', ConfigError, "own.py: c: d: a complex, which cannot be"),
+        ('return {"c": object()}', ConfigError, "own.py: c: a object, which cannot be written"),
+        ("raise SystemExit(0)", PlmError, "own.py: it ended the program"),
+    ],
+)
+def test_what_a_users_metric_must_not_do_is_refused(tmp_path, result, error, words):
+    with pytest.raises(error, match=words) as caught:
+        own(tmp_path / "own.py", result)
+    assert type(caught.value) is error

@@ -1,12 +1,15 @@
 import math
 import sys
+import unicodedata
 
 import pytest
+import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
+from rouge_score import rouge_scorer
 
 from plmctl.errors import ConfigError, DataError
-from plmctl.metrics import modules, text
+from plmctl.metrics import modules, squad, text
 
 
 def test_bleu_by_hand():
@@ -51,9 +54,61 @@ def test_rouge_lsum_takes_lines_for_sentences():
 
 def test_rouge_of_chinese_is_of_characters_and_numbers():
     guess, truth = ["今天 12 度"], [["今天 12 度雨"]]
-    assert text.rouge(guess, truth, "zh")["rouge1"] == pytest.approx(100 * 2 * 4 / (4 + 5))
-    assert text.rouge(["今天"], [["今天"]])["rouge1"] == 0  # the package's words are Latin
-    assert text.rouge(["señor"], [["señor"]], "intl")["rouge1"] == pytest.approx(100)
+    for tokens in ("13a", "intl", "zh"):
+        rouge1 = text.rouge(guess, truth, tokens)["rouge1"]
+        assert rouge1 == pytest.approx(100 * 2 * 4 / (4 + 5))
+
+
+EQUAL = {
+    "accents": "schön façade señor",
+    "cyrillic": "мама мыла раму",
+    "greek": "καλημέρα κόσμε",
+    "arabic": "ذهب الولد إلى المدرسة",
+    "hebrew": "שָׁלוֹם עולם",
+    "devanagari": "पानी ठंडा है",
+    "sinhala": "ශ්‍රී ලංකාව",
+    "thai": "ฉันไปตลาด",
+    "burmese": "မြန်မာစာ",
+    "japanese": "東京タワーへ行く",
+    "korean": "한국어 공부",
+}
+
+
+@pytest.mark.parametrize("one", EQUAL.values(), ids=EQUAL)
+def test_a_text_of_any_script_is_equal_to_itself_and_to_no_other(one):
+    for tokens in ("13a", "intl", "zh", "char"):
+        scores = text.rouge([one], [[one]], tokens)
+        assert scores["rouge1"] == scores["rougeL"] == pytest.approx(100)
+        assert text.rouge([one], [["zzz"]], tokens)["rouge1"] == 0
+    assert text.bleu([one], [[one]], "char") == pytest.approx(100)
+    assert text.chrf([one], [[one]]) == pytest.approx(100)
+    for score in (text.sequence_accuracy, text.exact_match, text.f1):
+        assert score([one], [[unicodedata.normalize("NFD", one)]]) == 1
+
+
+def test_letters_and_vowel_signs_are_not_dropped_by_rouge():
+    for one, other in [("schön", "schän"), ("पानी", "पिनू"), ("קָמַץ", "קֻמְץ"), ("ශ්‍රී", "ශ්‍රා")]:
+        for tokens in ("13a", "intl"):
+            assert text.rouge([one], [[other]], tokens)["rouge1"] == 0
+    # Letters of a script without spaces: 6 of 8 are the same.
+    half = text.rouge(["ฉันไปตลาด"], [["เขาไปตลาด"]])["rouge1"]
+    assert 50 < half < 100
+    assert squad.answer_metrics(["ตลาด"], [["ไปตลาด"]], "cmrc")["f1"] > 50
+
+
+@given(st.text("abzXYZ019 '-.,\n“”—’", max_size=60), st.text("abzXYZ019 '-.,\n“”—’", max_size=60))
+def test_rouge_of_latin_text_is_that_of_rouge_score(guess, truth):
+    names = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
+    expected = rouge_scorer.RougeScorer(names).score(truth, guess)
+    got = text.rouge([guess], [[truth]])
+    assert got == {name: pytest.approx(100 * expected[name].fmeasure, abs=1e-9) for name in names}
+
+
+@pytest.mark.parametrize("tokens", ["13a", "intl", "zh", "char"])
+def test_bleu_is_that_of_sacrebleu(tokens):
+    guess, truth = ["Der Hund ist schön.", "a b c d e"], [["Der Hund war schön."], ["a b c e d"]]
+    expected = sacrebleu.corpus_bleu(guess, [[one[0] for one in truth]], tokenize=tokens).score
+    assert text.bleu(guess, truth, tokens) == pytest.approx(expected, abs=1e-9)
 
 
 def test_rules_of_answers():
