@@ -54,7 +54,14 @@ from plmctl.reporting.html import save_page
 from plmctl.reporting.scaling_report import ladder_table, scaling_page, scaling_tables
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
-from plmctl.run.folder import FREE_KEYS, check_run, is_finished, locked
+from plmctl.run.folder import (
+    FREE_KEYS,
+    check_run,
+    is_finished,
+    is_unstarted,
+    locked,
+    start_over,
+)
 from plmctl.run.preflight import preflight
 
 _FACTORS = (2, 4, 10)  # compute of the predictions, as multiples of the largest run's
@@ -119,7 +126,7 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
         budget=request.budget, sizes=request.sizes, rungs=request.rungs, pretrain=config
     )
     out = Path(request.out or f"{config.run}-scaling")
-    _check_out(out, settings)
+    replaces = _check_out(out, settings)
     prepared = preflight(config)
     maker = SizeMaker(path, tuple(overrides), config, prepared.vocab)
     sizes = requested_sizes(maker, request.sizes)
@@ -131,7 +138,7 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
             "data.valid: no document is held out, so there is no loss to fit",
             "increase data.valid, or name validation files",
         )
-    plan = _kept_plan(out, maker)
+    plan = None if replaces else _kept_plan(out, maker)
     if plan is None:
         plan = make_plan(maker, sizes, budget, request.rungs or 4)
     rungs = plan.rungs(out)
@@ -139,6 +146,8 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
     if request.plan_only:
         show_result({"rungs": shown}, [ladder_table(shown)], as_json=as_json)
         return
+    if replaces:
+        start_over(out)
     _write_settings(out, settings, plan)
     with locked(out):
         train_ladder(rungs)
@@ -179,8 +188,11 @@ def _check_config(config: PretrainConfig) -> None:
 _SETTINGS, _PLAN = "scaling.yaml", "ladder.json"
 
 
-def _check_out(out: Path, settings: ScalingConfig) -> None:
+def _check_out(out: Path, settings: ScalingConfig) -> bool:
     """Refuse a folder that has another ladder, or something else.
+
+    Returns:
+        Whether it has another ladder without a step of training, which this one replaces.
 
     Raises:
         ConfigError: With what differs.
@@ -190,16 +202,20 @@ def _check_out(out: Path, settings: ScalingConfig) -> None:
     if not kept.is_file():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ConfigError(f"{out} exists already and is not the folder of a ladder", hint)
-        return
+        return False
+    unstarted = is_unstarted(out, (_SETTINGS, _PLAN))
     try:
         before = parse(ScalingConfig, kept)
     except ConfigError as error:
+        if unstarted:
+            return True
         raise ConfigError(error.message, hint) from error
     free = tuple(f"pretrain.{key}" for key in (*FREE_KEYS, "run:"))
     changed = [line for line in difference(before, settings) if not line.startswith(free)]
-    if changed:
+    if changed and not unstarted:
         shown = "\n  ".join(changed)
         raise ConfigError(f"{out}: a ladder of another config:\n  {shown}", hint)
+    return bool(changed)
 
 
 def _write_settings(out: Path, settings: ScalingConfig, plan: LadderPlan) -> None:

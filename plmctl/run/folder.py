@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from plmctl.errors import ConfigError, DataError, PlmError, Preempted
 from plmctl.files import is_model, new_folder, read_json, write_atomically, writing
 from plmctl.reporting.run_files import Status, read_status
 from plmctl.run import launch
+from plmctl.run.display import say
 from plmctl.tokenization.check import write_probe
 
 if TYPE_CHECKING:
@@ -70,17 +72,27 @@ _AFTER_MODEL = ("eval/samples.json", "report.html")  # can be written without tr
 _STARTED = {_LOCK, _STATUS, f".{_STATUS}.writing", ".config.yaml.writing", "budget.json"}
 
 
+# The files of a start that ended before it had a result: nothing of them is work.
+_BEFORE_WORK = _STARTED | {"config.yaml", "environment.json", "events"}
+
+
 _PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 
-def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> None:
+def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> bool:
     """Refuse a run folder of another config, before any work is done.
+
+    The folder of a start that failed before its first step has no work in it: another config may
+    have it.
 
     Args:
         config: The resolved config.
         run: The folder.
         fresh: It is moved aside.
         writes: Whether this process, or those that it starts, write it.
+
+    Returns:
+        Whether ``open_run`` replaces the config of such a start.
 
     Raises:
         ConfigError: The folder belongs to another config, or is not a run folder; it is unchanged.
@@ -93,15 +105,54 @@ def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> N
                 file, fcntl.LOCK_SH
             )  # refused while a process writes here; released with the file
     if fresh or not folder.exists():
-        return
+        return False
     saved = folder / "config.yaml"
     if saved.is_file():
-        _refuse_other_config(config, saved)
+        try:
+            _refuse_other_config(config, saved)
+        except ConfigError:
+            if not is_unstarted(folder):
+                raise
+            return True
     elif not folder.is_dir() or {path.name for path in folder.iterdir()} - _STARTED:
         raise ConfigError(
             f"{folder} exists already and is not a run folder",
             "name another folder with `run=...`",
         )
+    return False
+
+
+def is_unstarted(folder: Path, also: Sequence[str] = ()) -> bool:
+    """Whether no step is logged or saved in a folder, and no result: in no run below it either.
+
+    Args:
+        folder: A run folder, or a folder of several runs.
+        also: Further names of files that are no work.
+    """
+    known = {*_BEFORE_WORK, *also}
+    for root, folders, files in os.walk(folder):
+        if any((Path(root) / name).is_symlink() for name in folders):
+            return False
+        # What a killed process was writing under a temporary name.
+        folders[:] = [name for name in folders if not name.endswith(".writing")]
+        if any(name not in known and (Path(root) / name).stat().st_size for name in files):
+            return False
+    return True
+
+
+def start_over(folder: Path) -> None:
+    """Remove what a start without work has left in its folder (``is_unstarted``).
+
+    Raises:
+        PlmError: As ``locked``.
+    """
+    with locked(folder), writing(folder):
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != _LOCK:
+                path.unlink()
+    say(f"{folder}: an earlier start failed before its first step; its config is replaced")
 
 
 def open_run(config: Model, run: str, *, fresh: bool) -> Path:
@@ -118,8 +169,9 @@ def open_run(config: Model, run: str, *, fresh: bool) -> Path:
         ConfigError: As ``check_run``.
         PlmError: The folder cannot be written.
     """
-    check_run(config, run, fresh=fresh)
     folder = Path(run)
+    if check_run(config, run, fresh=fresh):
+        start_over(folder)
     with writing(folder):
         if fresh and folder.exists():
             folder.rename(free_name(f"{folder}.old-{time.strftime('%Y%m%d-%H%M%S')}"))
