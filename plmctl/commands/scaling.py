@@ -26,7 +26,6 @@ import numpy as np
 
 from plmctl.arrays import Floats
 from plmctl.commands.prepare import PreparedText, prepare
-from plmctl.commands.pretrain import run as pretrain
 from plmctl.commands.scaling_ladder import (
     LadderBudget,
     LadderPlan,
@@ -285,6 +284,8 @@ def _train_shared(rung: Rung, following: Rung) -> None:
 
 def _train(config: PretrainConfig, until: int | None = None) -> None:
     """Pretrain to the end, or up to a step; its result goes to stderr with its messages."""
+    from plmctl.commands.pretrain import run as pretrain
+
     try:
         with redirect_stdout(sys.stderr):
             pretrain(config, fresh=False, as_json=False, until=until)

@@ -27,7 +27,7 @@ import yaml
 from plmctl.arrays import Floats
 from plmctl.config.document import read_document as read_document_of_config
 from plmctl.config.load import COMMANDS, kind_by_keys
-from plmctl.errors import PlmError
+from plmctl.errors import ConfigError, PlmError
 from plmctl.formatting import printable
 from plmctl.reporting.report import unspaced
 from plmctl.reporting.run_files import as_number, flatten, spread
@@ -364,6 +364,26 @@ class Board:
                     and entry.is_dir(follow_symlinks=False)
                 ):
                     left.append((entry.path, f"{name}/{entry.name}".lstrip("/"), level + 1))
+
+
+def newest_run(root: Path) -> Path:
+    """The run below a folder that changed last.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    found = [root / path for path, _ in Board(root)._walk()] if root.is_dir() else []
+    if not found:
+        raise ConfigError(f"no run below {root}/ in {Path.cwd()}", "name a run folder")
+    times = {
+        path: max((mark[0] for n in _CHANGING if (mark := _mark(path / n))), default=0)
+        for path in found
+    }
+    newest = max(found, key=lambda path: times[path])
+    return root / newest.relative_to(root.resolve())
+
+
+_CHANGING = ("config.yaml", "status.json", "metrics.jsonl")  # of a run at work
 
 
 def _count_members(rows: Mapping[str, Document]) -> None:

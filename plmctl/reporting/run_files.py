@@ -62,13 +62,20 @@ def read_status(folder: Path) -> Status | None:
     return Status(str(status.get("status", "")), **text, files=listed)
 
 
-def no_run(folder: Path) -> ConfigError:
-    """The error for a folder that is not a run folder, such as the ``model/`` in one."""
+def find_run(folder: Path) -> Path:
+    """The run folder that is meant: the folder, or the one that its ``model/`` is in.
+
+    Raises:
+        ConfigError: It is no run folder.
+    """
+    for each in (folder, folder.parent):
+        if (each / "config.yaml").is_file() and (each is folder or folder.name == "model"):
+            return each
     if not folder.exists():
-        return ConfigError(f"{folder}: no such folder in {Path.cwd()}", "name a run folder")
-    inside = (folder.parent / "config.yaml").is_file()
+        raise ConfigError(f"{folder}: no such folder in {Path.cwd()}", "name a run folder")
+    inside = (folder.parent / "config.yaml").is_file()  # such as RUN/eval
     hint = f"did you mean {folder.parent}?" if inside else "name a run folder"
-    return ConfigError(f"{folder}: no run here (no config.yaml)", hint)
+    raise ConfigError(f"{folder}: no run here (no config.yaml)", hint)
 
 
 @dataclass(frozen=True)
@@ -175,13 +182,13 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     Raises:
         ConfigError: A folder is no run folder, or its config.yaml is not valid.
     """
+    folders = [find_run(folder) for folder in folders]
     return [read_run(f, n) for f, n in zip(folders, short_names(folders), strict=True)]
 
 
 def read_run(folder: Path, name: str) -> Run:
     """One run; errors as ``read_runs``."""
-    if not (folder / "config.yaml").is_file():
-        raise no_run(folder)
+    folder = find_run(folder)
     document = read_config(folder / "config.yaml")
     unreadable: list[str] = []
     evaluations = {

@@ -73,7 +73,8 @@ _STARTED = {_LOCK, _STATUS, f".{_STATUS}.writing", ".config.yaml.writing", "budg
 
 
 # The files of a start that ended before it had a result: nothing of them is work.
-_BEFORE_WORK = _STARTED | {"config.yaml", "environment.json", "events"}
+# ``data.json`` counts the labelled rows.
+_BEFORE_WORK = _STARTED | {"config.yaml", "environment.json", "events", "data.json"}
 
 
 _PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")

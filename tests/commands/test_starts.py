@@ -1,5 +1,6 @@
 """A start that failed before its first step does not fix the config of its folder."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.commands.conftest import Cli, write
 from tests.commands.test_bad_input import finetune_config, refused
 from tests.commands.test_budget import config as budgeted
 from tests.commands.test_scaling import SIZES, options, scaled
+from tests.commands.test_startup import in_a_process
 
 REPLACED = "an earlier start failed before its first step; its config is replaced"
 
@@ -61,6 +63,8 @@ def test_what_is_work_and_what_is_not(cli: Cli) -> None:
     for name in ("status.json", "environment.json", "events", "budget.json"):
         (folder / name).write_text("{}\n")
     (folder / "metrics.jsonl").touch()
+    (folder / "eval").mkdir()
+    (folder / "eval/data.json").write_text("{}")
     (folder / "checkpoints/.step-trial.writing").mkdir(parents=True)
     (folder / "checkpoints/.step-trial.writing/state.json").write_text("{}")
     assert is_unstarted(folder)
@@ -96,3 +100,75 @@ def test_a_ladder_that_failed_before_a_step(cli: Cli) -> None:
     assert Path("early/ladder.json").read_text() == "{}"  # --plan writes nothing
     assert cli(*command, "--out", "early")[0] == 0
     refused(cli(*command, "seed=7", "--out", "early"), 2, "a ladder of another config")
+
+
+# --- What can be refused without PyTorch is refused before its import, which takes seconds ---
+
+REFUSED = [
+    ("pretrain", "bert.yaml", "run=no-run"),
+    ("pretrain", "bert.yaml", "run=done-bert", "seed=7"),
+    ("pretrain", "bert.yaml", "run=new", "tokenizer=./none"),
+    ("pretrain", "bert.yaml", "run=new", "objective.name=clm"),
+    ("pretrain", "bert.yaml", "run=new", "model.init_from=./none"),
+    ("pretrain", "bert.yaml", "run=new", "optim.lr=fast"),
+    ("pretrain", "none.yaml"),
+    ("finetune", "tuned.yaml", "run=no-run"),
+    ("finetune", "tuned.yaml", "model=no-run"),
+    ("finetune", "tuned.yaml", "model=no-run", "--grid"),
+    ("finetune", "tuned.yaml", "run=done-bert"),
+    ("train-tokenizer", "tok-bert.yaml", "run=no-run"),
+    ("train-tokenizer", "tok-bert.yaml", "run=new", "data.train=[none.txt]"),
+    ("prepare", "bert.yaml", "tokenizer=./none"),
+    ("preview", "bert.yaml", "tokenizer=./none"),
+    ("plan", "bert.yaml", "tokenizer=./none"),
+    ("plan", "elmo-none"),
+    ("scaling", "bert.yaml", "tokenizer=./none"),
+    ("verify-resume", "bert.yaml", "tokenizer=./none"),
+    ("verify-resume", "tuned.yaml", "model=no-run"),
+    ("submit", "none.yaml", "--slurm"),
+    ("init", "no-run"),
+    ("init", "none"),
+    ("eval", "measured.yaml"),
+    ("eval", "no-run"),
+    ("eval", "no-run", "--suite", "glue"),
+    ("predict", "no-run", "text"),
+    ("generate", "no-run", "--prompt", "text"),
+    ("neighbours", "no-run", "text.txt", "--word", "day"),
+    ("export", "no-run", "out"),
+    ("push", "no-run", "me/model"),
+    ("compare", "no-run", "done-bert"),
+    ("report", "no-run"),
+    ("status", "no-run"),
+    ("reproduce", "no-run"),
+    ("board", "none"),
+    ("doctor", "none.yaml"),
+    ("doctor", "tok-bert.yaml"),
+]
+
+LINES = """
+import json, sys
+from plmctl.__main__ import main
+sys.modules["torch"] = None  # its import fails
+codes = []
+for line in json.loads(sys.argv[1]):
+    sys.argv = ["plmctl", *line]
+    try:
+        main()
+        codes.append(0)
+    except SystemExit as stop:
+        codes.append(stop.code)
+    except ImportError as error:
+        codes.append(str(error))
+print("\\n" + json.dumps(codes))
+"""
+
+
+def test_a_wrong_folder_or_config_is_refused_without_pytorch(pretrained: dict[str, Path]) -> None:
+    Path("no-run").mkdir()
+    Path("no-run/notes.pdf").write_text("notes")
+    write("tuned.yaml", finetune_config(pretrained["bert"]) | {"grid": {"seed": [1, 2]}})
+    measures = [{"name": "perplexity", "data": ["text.txt"]}]
+    write("measured.yaml", {"run": "new", "model": "no-run", "measures": measures})
+    codes = json.loads(in_a_process(LINES, json.dumps(REFUSED)))
+    pairs = zip(REFUSED, codes, strict=True)
+    assert [(line, code) for line, code in pairs if code not in (2, 3)] == []
