@@ -103,6 +103,7 @@ def model_card(
         f"# {_text(loaded.name)}",
         _summary(loaded),
         whole,
+        _table("Network", _network(loaded)),
         _table("Results", [(metric.name, metric.value) for metric in metrics_of(loaded)]),
         _table("Evaluation", [row for one in evaluations[1:] for row in one.rows()]),
         _data(loaded),
@@ -414,12 +415,24 @@ def _front_matter(run: Run, purpose: str | None) -> dict[str, Any]:
     front: dict[str, Any] = {"library_name": "transformers"}
     if purpose:
         front["pipeline_tag"] = purpose
-    base = run.setting("model", "init_from") or run.setting("model")
+    base = _base_of(run)
     # Only an id of the Hub: the folder of another run means nothing there.
     if isinstance(base, str) and base.count("/") <= 1 and not os.path.exists(base):
         front["base_model"] = base
     front["tags"] = [tag for tag in tags if tag]
     return front
+
+
+def _base_of(run: Run) -> object:
+    """The model that a run starts from; None: from fresh weights."""
+    return run.setting("model", "init_from") if run.kind == "pretrain" else run.setting("model")
+
+
+def _network(run: Run) -> list[tuple[str, object]]:
+    """Parameters and sizes of the network, by ``environment.json``, which nobody has checked."""
+    facts = run.environment.get("network")
+    known = facts.items() if isinstance(facts, Mapping) else ()
+    return [(name, int(size)) for name, size in known if math.isfinite(as_number(size))]
 
 
 def _summary(run: Run) -> str:
@@ -429,6 +442,11 @@ def _summary(run: Run) -> str:
         model = _code(run.setting("model"))
         return f"A model for {_text(task)}, finetuned with plmctl from {start} {model}."
     family, objective = run.setting("model", "family"), _code(run.setting("objective", "name"))
+    if isinstance(base := _base_of(run), str):
+        return (
+            f"A {_text(family)} language model: it continues the pretraining of {_code(base)} with "
+            f"plmctl, on the objective {objective}."
+        )
     return f"A {_text(family)} language model, pretrained with plmctl on the objective {objective}."
 
 

@@ -142,14 +142,46 @@ def _intervals_svg(differences: Sequence[Interval]) -> Html:
 
 
 def _runs_of_one_kind(runs: Sequence[Run]) -> Html:
-    """The runs of one kind."""
-    plots = plots_section(runs)
+    """The runs of one kind: those that can be compared together, then what their configs differ in.
+
+    A loss is per token of a tokenizer, for what an objective hides of the text: there is no better
+    or worse between others.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.comparable, []).append(run)
+    apart = _APART.get(runs[0].kind, "") if len(groups) > 1 else ""
+    parts = []
+    for members in groups.values():
+        title = " · ".join(filter(None, map(str, _of_group(members[0])))) if apart else ""
+        plots = plots_section(members)
+        parts += [
+            element("h3", title, style="margin-top:22px") if title else "",
+            comparison_table(members),
+            element("div", plots, style="margin-top:14px") if plots else "",
+        ]
     return join(
         element("h2", kind_name(runs[0].kind)),
-        comparison_table(runs),
-        config_differences(runs) if len(runs) > 1 else "",
-        element("div", plots, style="margin-top:14px") if plots else "",
+        element("p", apart, class_="soft") if apart else "",
+        *parts,
+        config_differences(runs, marked=len(groups) == 1) if len(runs) > 1 else "",
     )
+
+
+_APART = {
+    "pretrain": "Losses of different objectives or tokenizers cannot be compared: each group has "
+    "its own table and curves.",
+    "finetune": "Results of different tasks or validation rows cannot be compared: each group has "
+    "its own table and curves.",
+}
+
+
+def _of_group(run: Run) -> tuple[object, ...]:
+    """What the runs of a group share."""
+    if run.kind == "finetune":
+        valid = run.setting("data", "valid")
+        return run.setting("task", "name"), ", ".join(valid) if isinstance(valid, list) else ""
+    return run.setting("objective", "name"), run.setting("tokenizer")
 
 
 def _run_details(run: Run) -> Html:
@@ -551,6 +583,8 @@ def comparison_table(runs: Sequence[Run]) -> Html:
     metrics = [{metric.name: metric for metric in metrics_of(run)} for run in runs]
     names = list(dict.fromkeys(name for known in metrics for name in known))
     best = {name: _best_value([known.get(name) for known in metrics]) for name in names}
+    if runs[0].kind == "eval":  # the tokenizers of the models are not known here
+        best |= {name: math.nan for name in names if re.search("loss|perplexity", name)}
     rows = []
     for place, (run, known) in enumerate(zip(runs, metrics, strict=True)):
         row: list[object] = [join(swatch(place), escape(run.name), _unfinished_mark(run))]
@@ -564,8 +598,8 @@ def comparison_table(runs: Sequence[Run]) -> Html:
     return panel(table(("run", *names), rows))
 
 
-def config_differences(runs: Sequence[Run]) -> Html:
-    """The keys whose values differ between the configs."""
+def config_differences(runs: Sequence[Run], *, marked: bool = True) -> Html:
+    """The keys whose values differ between the configs; ``marked``: with the colors of the runs."""
     settings = [
         {
             key: leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
@@ -582,7 +616,9 @@ def config_differences(runs: Sequence[Run]) -> Html:
     ]
     if not rows:
         return Html()
-    names = [join(swatch(place), escape(run.name)) for place, run in enumerate(runs)]
+    names = [
+        join(swatch(place) if marked else "", escape(run.name)) for place, run in enumerate(runs)
+    ]
     return join(
         element("h3", "Differences between the configs", style="margin-top:22px"),
         panel(table(("config", *names), rows, numbers=False)),

@@ -151,6 +151,24 @@ class Run:
         """The document of eval/samples.json; empty without one."""
         return self.evaluations.get("samples", {})
 
+    def frequency_loss(self, term: str) -> float:
+        """The loss that token frequencies alone give; ``loss`` is that of all terms; or nan."""
+        counted = self.environment.get("frequency_loss")
+        return as_number(counted.get(term)) if isinstance(counted, Mapping) else math.nan
+
+    @property
+    def comparable(self) -> str:
+        """Equal for runs whose metrics can be ranked: a loss is of an objective and a tokenizer."""
+        hashes = self.environment.get("hashes")
+        hashed = hashes.get("tokenizer") if isinstance(hashes, Mapping) else None
+        valid = self.setting("data", "valid")
+        held_out_of = None if isinstance(valid, list | dict) else self.setting("data", "train")
+        sections: dict[str, tuple[object, ...]] = {
+            "pretrain": (self.config.get("objective"), hashed or self.config.get("tokenizer")),
+            "finetune": (self.config.get("task"), valid, held_out_of),
+        }
+        return json.dumps(sections.get(self.kind, ()), sort_keys=True, default=str)
+
     def keys(self, prefix: str) -> list[str]:
         """The keys of all records that start with a prefix, in order of first appearance."""
         keys = (key for record in self.records for key in record if key.startswith(prefix))
@@ -461,6 +479,7 @@ def _language_model_metrics(run: Run) -> Iterator[Metric]:
     for term in terms:
         accuracy = as_number(results.get(f"valid/accuracy/{term}"))
         yield Metric(f"accuracy ({term})", accuracy, "high")
+    yield Metric("token frequencies alone", run.frequency_loss("loss"))
     yield Metric("training loss", _recent_loss(run))
 
 

@@ -498,6 +498,7 @@ def write_environment(
     processes: int = 1,
     text: Mapping[str, Any] | None = None,
     precision: str | None = None,
+    more: Mapping[str, object] | None = None,
 ) -> None:
     """``environment.json``: what is needed to trace where a result came from.
 
@@ -507,6 +508,7 @@ def write_environment(
         processes: How many train.
         text: What the text of a pretraining contains.
         precision: Of a training; the next start resumes in it.
+        more: Further facts, for reports and cards.
     """
     import torch
 
@@ -525,6 +527,7 @@ def write_environment(
         "git_commit": _git_commit(),
         "hashes": dict(hashes),
         **({} if text is None else {"text": dict(text)}),
+        **(more or {}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     with writing(folder / "environment.json") as path:
