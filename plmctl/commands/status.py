@@ -28,7 +28,7 @@ def run(folder: Path | None, *, as_json: bool) -> None:
     if not any((folder / name).exists() for name in ("config.yaml", "status.json")):
         folder = find_run(folder)
     status = status_of(folder)
-    hidden = ("id", "group", "settings")
+    hidden = ("id", "group", "settings", "curves", "comparable")
     document = {key: value for key, value in status.items() if key not in hidden}
     rows = list(_in_words(status).items())
     show_result(document, [text_table(str(folder), ["", ""], rows)], as_json=as_json)

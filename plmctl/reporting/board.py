@@ -295,6 +295,12 @@ class Board:
             if columns.refresh() or not document or entry.kind == "eval":
                 measured = _checkpoint_table(entry.evaluations) if entry.kind == "eval" else {}
                 document = _curves(columns, measured)
+                facts = read_document(entry.folder / "environment.json") or {}
+                levels = facts.get("frequency_loss")
+                document["levels"] = {
+                    _text("loss" if term == "loss" else f"loss/{term}"): _number(level)
+                    for term, level in (levels.items() if isinstance(levels, dict) else ())
+                }
             self._curves[id] = columns, document  # the last one that was read
             while len(self._curves) > _MOST_CURVES:
                 del self._curves[next(iter(self._curves))]
@@ -470,6 +476,8 @@ def _row(entry: _Entry) -> Document:
         "tokens": _number(last.get("tokens")),
         "hours": _number(as_number(last.get("time")) / 3600),
         "loss": _number(last.get("loss")),
+        "curves": entry.log.is_curve or len(_measured_steps(entry.evaluations)) > 1,
+        "comparable": _text(_json([entry.setting(key) for key in ("objective", "tokenizer")])),
         "lr": _number(last.get("lr")),
         "valid": _number(valid.get("valid/loss")),
         "valid_step": _number(valid.get("step")),

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from plmctl.errors import ConfigError, did_you_mean, near_names, read_error
-from plmctl.formatting import format_value, printable
+from plmctl.formatting import format_value, printable, without_local_paths
 from plmctl.reporting.run_files import Run, as_number, metrics_of, read_run
 
 # The end of the class name of a network: its auto class, and its pipeline tag.
@@ -121,7 +121,7 @@ def model_card(
         _use_and_limits(loaded, purpose),
     ]
     text = "\n\n".join(part for part in parts if part) + "\n"
-    return text if publication is None else _without_local_paths(text)
+    return text if publication is None else without_local_paths(text)
 
 
 def hub_card(
@@ -395,11 +395,6 @@ def _hub_datasets(run: Run) -> list[str]:
         sources += _list(corpus, "train")
     ids = (source.split(":")[1] for source in sources if source.startswith("hf:"))
     return list(dict.fromkeys(ids))
-
-
-def _without_local_paths(text: str) -> str:
-    """Absolute paths of this machine by their last part."""
-    return re.sub(r"(?<![\w.:/~])/(?:[^\s`'\"|,\]/]+/)+([^\s`'\"|,\]/]+)", r"\1", text)
 
 
 # --- The parts of a card ---
@@ -704,7 +699,7 @@ def data_card(data: PreparedData, license_name: str | None, languages: Sequence[
         "under copyright are in it as they are in its sources. It was not compared with test sets. "
         "The counts of words and tokens hold for the rules and the tokenizer named above.",
     ]
-    return _without_local_paths("\n\n".join(part for part in parts if part) + "\n")
+    return without_local_paths("\n\n".join(part for part in parts if part) + "\n")
 
 
 def _data_counts(data: PreparedData) -> str:

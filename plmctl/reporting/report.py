@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from plmctl.characters import HAN, KANA
-from plmctl.formatting import format_value
+from plmctl.formatting import format_value, without_local_paths
 from plmctl.reporting.drawing import draw_intervals, embedded_curves, embedded_svg
 from plmctl.reporting.html import (
     Html,
@@ -233,7 +233,7 @@ def page_heading(run: Run) -> Html:
         "header",
         element("p", what, class_="eyebrow"),
         element("h1", run.name, status_mark(run)),
-        element("p", element("code", str(run.path)), class_="soft small"),
+        element("p", element("code", without_local_paths(str(run.path))), class_="soft small"),
         notes_list(run),
     )
 
@@ -259,7 +259,7 @@ def notes_list(run: Run) -> Html:
     """Warnings about the results, if there are any."""
     notes = []
     if run.status is not None and run.status.name == "failed":
-        notes.append(f"The run failed: {run.status.message}")
+        notes.append(f"The run failed: {without_local_paths(run.status.message)}")
     bad = [
         r["step"] for r in run.records if "loss" in r and not math.isfinite(as_number(r["loss"]))
     ]
@@ -431,8 +431,9 @@ def events_section(run: Run) -> Html:
 
 
 def config_section(run: Run) -> Html:
-    """The resolved config as it is in the run folder."""
+    """The resolved config of the run folder, without paths of this machine."""
     text = (run.path / "config.yaml").read_text(encoding="utf-8").rstrip()
+    text = without_local_paths(text)
     marked = re.sub(
         r"(?m)^([ -]*)([\w./+-]+)(?=:(?: |$))", r'\1<span class="name">\2</span>', escape(text)
     )
@@ -451,8 +452,8 @@ def environment_section(run: Run) -> Html:
 
 def _environment_value(key: str, value: object) -> str:
     if not isinstance(value, list):
-        return str(value)
-    words = list(map(str, value))
+        return without_local_paths(str(value))
+    words = [without_local_paths(str(word)) for word in value]
     return shlex.join(words) if key == "command" else " ".join(words)  # a command can be pasted
 
 
@@ -568,7 +569,8 @@ def _generated_sample(item: Mapping[str, Any], label: str) -> Html:
 
 def _event_fields(event: Mapping[str, Any]) -> str:
     fields = {key: value for key, value in event.items() if key not in ("time", "event")}
-    return ", ".join(f"{key} {format_value(value)}" for key, value in fields.items())
+    text = ", ".join(f"{key} {format_value(value)}" for key, value in fields.items())
+    return without_local_paths(text)
 
 
 def _details(title: str, body: Html) -> Html:
@@ -602,7 +604,9 @@ def config_differences(runs: Sequence[Run], *, marked: bool = True) -> Html:
     """The keys whose values differ between the configs; ``marked``: with the colors of the runs."""
     settings = [
         {
-            key: leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
+            key: without_local_paths(
+                leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
+            )
             for key, leaf in flatten(run.config)
         }
         for run in runs
