@@ -304,3 +304,10 @@ def _checksum(values: Mapping[str, Any]) -> str:
 def is_model(folder: Path) -> bool:
     """Whether a folder contains a model: a config and weights."""
     return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def model_of_run(name: str) -> str:
+    """The ``model/`` in a run folder; every other folder or Hub id unchanged."""
+    inside = Path(name) / "model"
+    is_run = (inside / "config.json").is_file() and not (Path(name) / "config.json").exists()
+    return str(inside) if is_run else name

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -75,3 +76,13 @@ def format_duration(seconds: float) -> str:
     if days:
         return f"{days}d {hour:02d}h"
     return f"{hour}:{minute:02d}:{second:02d}" if hour else f"{minute}:{second:02d}"
+
+
+def without_local_paths(text: str) -> str:
+    """A text for others: paths below the working directory from there, shipped configs by name.
+
+    Other absolute paths of this machine are their last part.
+    """
+    text = text.replace(f"{Path.cwd()}/", "")
+    text = re.sub(r"(?<![\w.:/~])/(?:[^\s`'\"|,\]/]+/)+configs/([^\s`'\"|,\]]+)\.yaml", r"\1", text)
+    return re.sub(r"(?<![\w.:/~])/(?:[^\s`'\"|,\]/]+/)+([^\s`'\"|,\]/]+)", r"\1", text)

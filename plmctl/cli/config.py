@@ -71,8 +71,16 @@ def config_explain(
     command.explain(key, as_json=as_json)
 
 
-@config_app.command("list", epilog=example("plmctl config list"))
-def config_list(as_json: Json = False) -> None:
+@config_app.command("list", epilog=example("plmctl config list bert"))
+def config_list(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD]...", help="Only lines with all of these words.", show_default=False
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """List configs, and the names that they can use.
 
     Prints the shipped configs by the names that commands take in any folder, files under configs/
@@ -80,7 +88,7 @@ def config_list(as_json: Json = False) -> None:
     """
     from plmctl.commands import config as listing
 
-    listing.run(as_json=as_json)
+    listing.run(words or (), as_json=as_json)
 
 
 @config_app.command("copy", epilog=example("plmctl config copy bert-base mine.yaml"))

@@ -137,8 +137,13 @@ def scaling(
 @app.command(epilog=example("plmctl status runs/demo/bert"))
 def status(
     folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="A run folder; by default the newest below runs/.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show how far a run is.

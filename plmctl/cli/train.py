@@ -195,16 +195,21 @@ def preview(
     With --batch: the examples of one step, such as a step that diverged.
     With --digest: hashes, which are equal on two machines if the examples are the same.
     """
-    from plmctl.commands import preview as command
     from plmctl.run.configs import load
+    from plmctl.run.preflight import check_parts
 
     if digest is not None:
         if batch is not None:
             raise ConfigError("--digest cannot be used with --batch", "leave one of them out")
         path = config_file(config, "pretrain", "finetune")
+        from plmctl.commands import preview as command
+
         command.run_digest(path, overrides or (), steps=digest, as_json=as_json)
         return
     config_ = load("pretrain", config_file(config, "pretrain"), overrides or ())
+    check_parts(config_)
+    from plmctl.commands import preview as command  # imports PyTorch, which takes seconds
+
     if batch is not None:
         command.run_batch(config_, batch=batch, examples=examples, as_json=as_json)
         return
@@ -225,12 +230,15 @@ def pretrain(
     Writes metrics.jsonl and checkpoints to the run folder while it trains, and at the end model/,
     which transformers loads, and report.html.
     """
-    from plmctl.commands.pretrain import run
     from plmctl.run.configs import load
+    from plmctl.run.preflight import check_start
     from plmctl.run.stop import stopping_at_once
 
     with stopping_at_once():
         config_ = load("pretrain", config_file(config, "pretrain"), overrides or ())
+        check_start(config_, fresh=fresh)
+        from plmctl.commands.pretrain import run  # imports PyTorch, which takes seconds
+
         run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
 
 

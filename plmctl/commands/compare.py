@@ -57,6 +57,12 @@ def run(folders: Sequence[str], *, out: str | None, as_json: bool) -> None:
             "perplexity per token is only comparable between models with the same tokenizer; "
             "bits per byte is comparable between all models on the same text"
         )
+    losses = [run for run in runs if run.kind == "pretrain"]
+    if len({run.comparable for run in losses}) > 1:
+        say(
+            "the losses cannot be compared: a loss is per target of an objective and per token of "
+            "a tokenizer, and these runs have different ones"
+        )
     if pairs:
         tables.append(_differences(pairs))
     document: dict[str, Any] = {"figures": metrics, "differences": pairs}

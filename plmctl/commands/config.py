@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -43,17 +43,34 @@ _FOLDERS = {
 }
 
 
-def run(*, as_json: bool) -> None:
+def run(words: Sequence[str], *, as_json: bool) -> None:
     """List configs and members.
 
-    Configs are the shipped ones, and those under ``configs`` of the working directory.
+    Configs are the shipped ones, and those under ``configs`` of the working directory. Published
+    recipes come before demos, proofs and ablations, which are in folders.
+
+    Args:
+        words: Only names and descriptions with all of them.
+        as_json: Print one JSON document.
     """
-    files = _configs()
+
+    def matching(known: Mapping[str, str]) -> dict[str, str]:
+        return {
+            name: about
+            for name, about in sorted(known.items(), key=lambda item: item[0].count("/"))
+            if all(word.lower() in f"{name} {about}".lower() for word in words)
+        }
+
+    files = {kind: matching(known) for kind, known in _configs().items()}
     members = {
-        folder: {name: _summary(folder, name) for name in registry.names(folder)}
+        folder: matching({name: _summary(folder, name) for name in registry.names(folder)})
         for folder in _FOLDERS
     }
-    samples = {"text": sample.text_names(), "labelled": sample.table_names()}
+    samples = {
+        kind: list(matching(dict.fromkeys((f"sample:{name}" for name in names), _SAMPLES[kind])))
+        for kind, names in (("text", sample.text_names()), ("labelled", sample.table_names()))
+    }
+    samples = {kind: [name.removeprefix("sample:") for name in of] for kind, of in samples.items()}
     tables = [
         *(_table(f"configs for plmctl {COMMANDS[kind]}", files[kind]) for kind in KINDS),
         *(_table(key, members[folder]) for folder, key in _FOLDERS.items()),
@@ -69,6 +86,10 @@ def run(*, as_json: bool) -> None:
         "members": members,
         "samples": samples,
     }
+    if not shown:
+        raise ConfigError(
+            f"no config and no name has {' and '.join(map(repr, words))}", "leave a word out"
+        )
     show_result(document, shown, as_json=as_json, whole=True)
     if not as_json:
         say(_COPY.format(configs_folder()))

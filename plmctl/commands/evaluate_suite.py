@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -99,7 +99,7 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
         PlmError: Some of the runs failed; the others are kept, and in the table.
     """
     suite = get_suite(request.suite)
-    check_model(request.model)
+    request = replace(request, model=check_model(request.model))
     family = family_of(request.model)
     tasks = tasks_of(suite, request.suite, family, request.tasks, request.data)
     parts = parts_of(suite, family, request.tasks)

@@ -10,13 +10,12 @@ from plmctl.errors import ConfigError
 from plmctl.files import new_folder, writing
 from plmctl.formatting import printable
 from plmctl.reporting.card import model_card
-from plmctl.reporting.run_files import no_run
+from plmctl.reporting.run_files import find_run
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
 from plmctl.run.folder import write_model
 from plmctl.run.network import make_network
 from plmctl.tokenization.load import open_tokenizer
-from plmctl.training.checkpoint import load_weights, valid
 
 
 def run(folder: str, out: str, *, step: int | None, as_json: bool) -> None:
@@ -45,12 +44,13 @@ def checkpoints(folder: Path) -> dict[int, Path]:
     Raises:
         ConfigError: No pretraining run, or none is undamaged.
     """
-    if not (folder / "config.yaml").is_file():
-        raise no_run(folder)
+    folder = find_run(folder)
     if kind_of(folder / "config.yaml") != "pretrain":
         raise ConfigError(
             f"{folder} is not a run folder of `plmctl pretrain`", "name its run folder"
         )
+    from plmctl.training.checkpoint import valid
+
     by_step = {int(path.name.removeprefix("step-")): path for path in valid(folder / "checkpoints")}
     if not by_step:
         raise ConfigError(
@@ -62,6 +62,8 @@ def checkpoints(folder: Path) -> dict[int, Path]:
 
 def write(folder: Path, checkpoint: Path, target: Path) -> None:
     """The network of a run with a checkpoint's weights, its tokenizer and a card, as a folder."""
+    from plmctl.training.checkpoint import load_weights
+
     config = parse(PretrainConfig, folder / "config.yaml")
     tokenizer = open_tokenizer(config.tokenizer)
     # The checkpoint has the weights of every head.

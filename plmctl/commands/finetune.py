@@ -44,6 +44,7 @@ from plmctl.run.folder import (
     write_environment,
     write_results,
 )
+from plmctl.run.network import network_facts
 from plmctl.run.preflight import (
     PreparedFinetuning,
     agree_on_start,
@@ -466,9 +467,13 @@ def _train(
         say(ONE_PROCESS_NOTE)
     check_metric(engine, config, examples.few)
     if accelerator.is_main_process:
-        precision = precision_of(accelerator)
-        hashes = examples.hashes | made_from(config)
-        write_environment(folder, hashes, accelerator.num_processes, precision=precision)
+        write_environment(
+            folder,
+            examples.hashes | made_from(config),
+            accelerator.num_processes,
+            precision=precision_of(accelerator),
+            more={"network": network_facts(engine.bare.model)},
+        )
     with Journal(
         folder,
         title=f"finetuning {config.model} ({config.task.name})",

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,7 +41,7 @@ def run(request: GenerateRequest, decoding: "Decoding", *, out: str | None, as_j
 
     if out is not None and Path(out).exists():
         raise ConfigError(f"{out}: this file exists already", "name another file")
-    check_model(request.model)
+    request = replace(request, model=check_model(request.model))
     accelerator = make_accelerator(ComputeConfig(device=request.device))
     model = LoadedModel(request.model, accelerator, request.batch_size).for_generation()
     tokenizer: Any = model.tokenizer  # not the plain one: a prompt may contain T5's sentinels

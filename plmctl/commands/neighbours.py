@@ -1,7 +1,7 @@
 """``plmctl neighbours``: the uses of words whose vectors are nearest to that of a given word."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
@@ -42,11 +42,11 @@ class NeighboursRequest:
 
 def run(request: NeighboursRequest, files: Sequence[str], *, as_json: bool) -> None:
     """Show a table of words and their sentences, the nearest first."""
-    from plmctl.evaluation.model import LoadedModel
+    request = replace(request, model=check_model(request.model))
+    from plmctl.evaluation.model import LoadedModel  # these import PyTorch, which takes seconds
     from plmctl.evaluation.neighbours import find_use, nearest, vector_reader
     from plmctl.training.engine import make_accelerator
 
-    check_model(request.model)
     sentences = list(islice(_sentences(files), request.max_sentences))
     if not sentences:
         raise DataError(f"no text in {', '.join(files)}", "name files with text")

@@ -17,7 +17,6 @@ import numpy as np
 from pydantic import ValidationError
 
 from plmctl.commands.prepare import data_of, data_of_stores, prepare, root_of
-from plmctl.commands.pretrain import make_plan, sample_costs, shapes_vary, training_examples
 from plmctl.config.base import ModelConfig, OptimizerConfig
 from plmctl.config.sections import Phase, TrainConfig
 from plmctl.config.units import Budget
@@ -233,6 +232,8 @@ def _counted(prepared: Prepared, costs_known: SampleCosts) -> SampleCosts:
     for data in data_of_stores(config):
         if find_stores(data, prepared.encoder, root=root_of(config, data)) is None:
             return costs_known
+    from plmctl.commands.pretrain import sample_costs, training_examples
+
     text = prepare(config, prepared.encoder)
     return sample_costs(prepared, text, training_examples(prepared, text))
 
@@ -545,6 +546,7 @@ def _of_size(config: PretrainConfig, size: str) -> ModelConfig:
 
 def measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
+    from plmctl.commands.pretrain import make_plan, shapes_vary, training_examples
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import take_step

@@ -46,7 +46,7 @@ def run(name: str, texts: list[str], *, top: int, as_json: bool) -> None:
     """
     from plmctl.evaluation.samples import opened_for_samples
 
-    check_model(name)
+    name = check_model(name)
     model, head = opened_for_samples(name), "answer"
     made_for = (model.config.architectures or [""])[0]
     if (Path(name) / "task.json").is_file() or made_for.endswith("ForSequenceClassification"):
@@ -222,7 +222,7 @@ def run_rows(
     from plmctl.evaluation.scoring import FinetunedModel
     from plmctl.training.engine import make_accelerator
 
-    check_model(model)
+    model = check_model(model)
     finetuned = read_finetuned(model, _fields(columns))
     path = None if output in (None, "-") else Path(str(output))
     if path is not None and path.exists() and not fresh:

@@ -56,8 +56,9 @@ from plmctl.run.folder import (
     write_environment,
     write_results,
 )
+from plmctl.run.frequencies import frequency_losses
 from plmctl.run.launch import Place
-from plmctl.run.network import make_network, starts_from_text
+from plmctl.run.network import make_network, network_facts, starts_from_text
 from plmctl.run.preflight import (
     Prepared,
     agree_on_start,
@@ -561,13 +562,23 @@ def _train(
         say(note)
     if config.launch.strategy == "fsdp" and accelerator.num_processes == 1:
         say(ONE_PROCESS_NOTE)
+    counted: dict[str, float] = {}
     if accelerator.is_main_process:
+        counted = frequency_losses(
+            text.train, train[-1], valid[-1] if valid else None, config.log.validate_samples
+        )
         write_environment(
-            folder, text.hashes, accelerator.num_processes, text.contents, precision_of(accelerator)
+            folder,
+            text.hashes,
+            accelerator.num_processes,
+            text.contents,
+            precision_of(accelerator),
+            {"frequency_loss": counted, "network": network_facts(network.model)},
         )
     with Journal(
         folder,
         title=f"pretraining {config.model.family} ({config.objective.name})",
+        baseline=counted,
         total_steps=plan.steps,
         trackers=config.log.trackers,
         quiet=not accelerator.is_main_process,

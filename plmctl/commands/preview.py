@@ -20,7 +20,8 @@ from plmctl.examples.keys import fold
 from plmctl.files import read_json
 from plmctl.reporting.tables import example_legend, example_text, rows_table, statistics_table
 from plmctl.run.configs import PretrainConfig, load
-from plmctl.run.display import say, show_result
+from plmctl.run.display import baseline_in_words, say, show_result
+from plmctl.run.frequencies import frequency_losses
 from plmctl.run.preflight import preflight
 from plmctl.tokenization.load import token_texts
 from plmctl.training.data import Slicing, StepBatches, Stretch, examples_of, step_digests
@@ -47,6 +48,9 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     text = prepare(config, prepared.encoder)
     source = training_examples(prepared, text)[0].during(0.0)
     say(f"sentences: {text.sentences}")
+    counted = frequency_losses(text.train, source, None, None)
+    if counted:
+        say(f"loss: {baseline_in_words(counted)}; a lower loss is learned from context")
     statistics = {"examples": count, **_statistics(source, count, config.seed)}
     seq_len = config.train.phases[0].seq_len
     title = f"{config.objective.name}: {count:,} examples of length {seq_len}"

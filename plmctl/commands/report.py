@@ -5,7 +5,7 @@ from pathlib import Path
 
 from plmctl.errors import ConfigError
 from plmctl.formatting import printable
-from plmctl.reporting.run_files import no_run
+from plmctl.reporting.run_files import find_run
 from plmctl.run.display import say, show_result
 
 
@@ -63,10 +63,7 @@ def run(
     from plmctl.reporting.report import write_report
     from plmctl.reporting.run_files import outdated, read_runs
 
-    folders = [Path(run) for run in runs]
-    for folder in folders:
-        if not (folder / "config.yaml").is_file():
-            raise no_run(folder)
+    folders = [find_run(Path(run)) for run in runs]
     if formats and plots is None:
         raise ConfigError("--format: no plots are written", "name a folder with --plots FOLDER")
     formats = formats or ("svg", "png")

@@ -17,7 +17,7 @@ from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
 from plmctl.files import read_json, reserved
 from plmctl.metrics.modules import is_ours
-from plmctl.reporting.run_files import no_run
+from plmctl.reporting.run_files import find_run
 from plmctl.reporting.tables import rows_table
 from plmctl.run.budget import copy_decision
 from plmctl.run.configs import model_of
@@ -82,9 +82,7 @@ def _original(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
     Raises:
         ConfigError: The folder is not that of a training run, or its log has no loss.
     """
-    path = folder / "config.yaml"
-    if not path.is_file():
-        raise no_run(folder)
+    path = find_run(folder) / "config.yaml"
     kind = kind_of(path)
     if kind not in ("pretrain", "finetune"):
         raise ConfigError(

@@ -26,8 +26,6 @@ import numpy as np
 
 from plmctl.arrays import Floats
 from plmctl.commands.prepare import PreparedText, prepare
-from plmctl.commands.pretrain import made_from
-from plmctl.commands.pretrain import run as pretrain
 from plmctl.commands.scaling_ladder import (
     LadderBudget,
     LadderPlan,
@@ -60,8 +58,10 @@ from plmctl.run.folder import (
     changed_since,
     check_run,
     is_finished,
+    is_unstarted,
     locked,
     read_results,
+    start_over,
 )
 from plmctl.run.preflight import preflight
 
@@ -127,7 +127,7 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
         budget=request.budget, sizes=request.sizes, rungs=request.rungs, pretrain=config
     )
     out = Path(request.out or f"{config.run}-scaling")
-    _check_out(out, settings)
+    replaces = _check_out(out, settings)
     prepared = preflight(config)
     maker = SizeMaker(path, tuple(overrides), config, prepared.vocab)
     sizes = requested_sizes(maker, request.sizes)
@@ -139,7 +139,7 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
             "data.valid: no document is held out, so there is no loss to fit",
             "increase data.valid, or name validation files",
         )
-    plan = _kept_plan(out, maker)
+    plan = None if replaces else _kept_plan(out, maker)
     if plan is None:
         plan = make_plan(maker, sizes, budget, request.rungs or 4)
     rungs = plan.rungs(out)
@@ -147,6 +147,8 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
     if request.plan_only:
         show_result({"rungs": shown}, [ladder_table(shown)], as_json=as_json)
         return
+    if replaces:
+        start_over(out)
     _write_settings(out, settings, plan)
     with locked(out):
         refuse_changed(rungs, text.hashes)
@@ -188,8 +190,11 @@ def _check_config(config: PretrainConfig) -> None:
 _SETTINGS, _PLAN = "scaling.yaml", "ladder.json"
 
 
-def _check_out(out: Path, settings: ScalingConfig) -> None:
+def _check_out(out: Path, settings: ScalingConfig) -> bool:
     """Refuse a folder that has another ladder, or something else.
+
+    Returns:
+        Whether it has another ladder without a step of training, which this one replaces.
 
     Raises:
         ConfigError: With what differs.
@@ -199,16 +204,20 @@ def _check_out(out: Path, settings: ScalingConfig) -> None:
     if not kept.is_file():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ConfigError(f"{out} exists already and is not the folder of a ladder", hint)
-        return
+        return False
+    unstarted = is_unstarted(out, (_SETTINGS, _PLAN))
     try:
         before = parse(ScalingConfig, kept)
     except ConfigError as error:
+        if unstarted:
+            return True
         raise ConfigError(error.message, hint) from error
     free = tuple(f"pretrain.{key}" for key in (*FREE_KEYS, "run:"))
     changed = [line for line in difference(before, settings) if not line.startswith(free)]
-    if changed:
+    if changed and not unstarted:
         shown = "\n  ".join(changed)
         raise ConfigError(f"{out}: a ladder of another config:\n  {shown}", hint)
+    return bool(changed)
 
 
 def _write_settings(out: Path, settings: ScalingConfig, plan: LadderPlan) -> None:
@@ -255,6 +264,8 @@ def refuse_changed(rungs: Sequence[Rung], hashes: Mapping[str, str | None]) -> N
     Raises:
         DataError: One of them was; nothing is fitted to losses of two texts.
     """
+    from plmctl.commands.pretrain import made_from
+
     for rung in rungs:
         now = {**hashes, **made_from(rung.config)}
         differ, _ = changed_since(Path(rung.config.run), now)
@@ -299,6 +310,8 @@ def _train_shared(rung: Rung, following: Rung) -> None:
 
 def _train(config: PretrainConfig, until: int | None = None) -> None:
     """Pretrain to the end, or up to a step; its result goes to stderr with its messages."""
+    from plmctl.commands.pretrain import run as pretrain
+
     try:
         with redirect_stdout(sys.stderr):
             pretrain(config, fresh=False, as_json=False, until=until)

@@ -5,28 +5,30 @@ from pathlib import Path
 from typing import Any
 
 from plmctl.formatting import format_duration, format_value
-from plmctl.reporting.board import status_of
-from plmctl.reporting.run_files import no_run
+from plmctl.reporting.board import newest_run, status_of
+from plmctl.reporting.run_files import find_run
 from plmctl.reporting.tables import text_table
 from plmctl.run.display import show_result
 
 _KILLED = "it ended without a word: it was killed, or the machine went down"
 
 
-def run(folder: Path, *, as_json: bool) -> None:
+def run(folder: Path | None, *, as_json: bool) -> None:
     """Print the state, the progress and the last metrics of a run.
 
     Args:
-        folder: The run folder; it may be damaged.
+        folder: The run folder; it may be damaged. None: the run below runs/ that changed last.
         as_json: Print one JSON document.
 
     Raises:
         ConfigError: It is no run folder.
     """
+    if folder is None:
+        folder = newest_run(Path("runs"))
     if not any((folder / name).exists() for name in ("config.yaml", "status.json")):
-        raise no_run(folder)
+        folder = find_run(folder)
     status = status_of(folder)
-    hidden = ("id", "group", "settings")
+    hidden = ("id", "group", "settings", "curves", "comparable")
     document = {key: value for key, value in status.items() if key not in hidden}
     rows = list(_in_words(status).items())
     show_result(document, [text_table(str(folder), ["", ""], rows)], as_json=as_json)

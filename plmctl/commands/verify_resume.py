@@ -246,8 +246,12 @@ def import_all(config: RunConfig) -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     from importlib import import_module
 
-    from plmctl.run.preflight import preflight
+    from plmctl.run.preflight import check_model, check_parts, preflight
 
+    if isinstance(config, PretrainConfig):
+        check_parts(config)
+    else:
+        check_model(config.model)
     for name in (
         "plmctl.training.loop",
         "plmctl.training.journal",
@@ -259,9 +263,7 @@ def import_all(config: RunConfig) -> None:
         preflight(config)
         return
     from plmctl.models.load import config_of
-    from plmctl.run.preflight import check_model
 
-    check_model(config.model)
     import_module(type(config_of(config.model)).__module__.replace(".configuration_", ".modeling_"))
 
 

@@ -20,6 +20,8 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
 )
 from pydantic_core import CoreSchema, core_schema
 
@@ -77,6 +79,19 @@ class ModelConfig(Model):
     extend_vocab: Literal["mean", "subtokens"] | None = None
     """init_from only: add embeddings for ids that its tokenizer does not have. subtokens: the mean
     of the tokens that its tokenizer splits the new token into; mean: the mean of all tokens."""
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the sizes that ``init_from`` decides: the defaults are not the model's."""
+        document: dict[str, Any] = handler(self)
+        if self.init_from is None:
+            return document
+        fields = type(self).model_fields
+        return {
+            key: value
+            for key, value in document.items()
+            if key in ModelConfig.model_fields or getattr(self, key) != fields[key].default
+        }
 
 
 class TaskConfig(Model):

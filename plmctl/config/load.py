@@ -260,8 +260,16 @@ def find_config(requested: Path, kinds: Sequence[Kind] = KINDS) -> Path:
             return Path(f"{requested}{suffix}")
     name = _config_name(requested)
     named = [one for one in shipped_configs() if name in (one.name, one.place)]
-    # A config for another command is returned too: `load` names the command.
-    fitting = [one for one in named if one.kind in kinds] or named
+    fitting = [one for one in named if one.kind in kinds]
+    if named and not fitting:
+        near = _near_configs(requested, kinds)
+        if near:
+            raise ConfigError(
+                f"{requested}: the config of this name is for `plmctl "
+                f"{COMMANDS[named[0].kind]}`{near}",
+                "`plmctl config list` names the shipped configs",
+            )
+        fitting = named  # `load` names the command
     if len(fitting) > 1:
         lines = (f"{one.place} for `plmctl {COMMANDS[one.kind]}`" for one in fitting)
         raise ConfigError(
@@ -315,7 +323,8 @@ def _near_configs(requested: Path, kinds: Sequence[Kind]) -> str:
     """``; did you mean 'a' or 'b'?``: files in the same folder, and shipped configs."""
     name = _config_name(requested)
     names = [one.name for one in shipped_configs() if one.kind in kinds]
-    suggestions = [known for known in names if known.endswith(f"/{name}")]
+    suggestions = [known for known in names if known.startswith(f"{name}-")][:2]  # published ones
+    suggestions += [known for known in names if known.endswith(f"/{name}")]
     if os.path.isdir(requested.parent):
         beside = map(str, requested.parent.glob("*.y*ml"))
         suggestions += near_names(str(requested), beside, 2)

@@ -73,7 +73,7 @@ def near_counts(store: TokenStore, vocab_size: int, most: int = _MOST_TOKENS) ->
 
     counts = csr_array((vocab_size, vocab_size), dtype=np.float64)
     starts = store.sentences[store.documents]  # of documents, in tokens
-    for first, last in _blocks(store.num_tokens, most):
+    for first, last in blocks(store.num_tokens, most):
         ids = store.tokens(np.arange(first, last))
         document = np.searchsorted(starts, np.arange(first, last), side="right")
         for distance, weight in enumerate(_WEIGHTS, start=1):
@@ -84,7 +84,7 @@ def near_counts(store: TokenStore, vocab_size: int, most: int = _MOST_TOKENS) ->
     return counts
 
 
-def _blocks(tokens: int, most: int) -> list[tuple[int, int]]:
+def blocks(tokens: int, most: int) -> list[tuple[int, int]]:
     """The whole text, or blocks at equal distances with ``most`` tokens together."""
     whole = -(-tokens // _BLOCK)
     count = min(whole, max(1, most // _BLOCK))

@@ -50,6 +50,11 @@ class Examples(ABC):
     def __len__(self) -> int:
         """Samples in an epoch."""
 
+    @property
+    def counted_terms(self) -> tuple[str, ...]:
+        """The loss terms that are the cross-entropy of their targets, as most are."""
+        return self.loss_terms
+
     def during(self, done: float) -> Self:
         """The examples as a step has them: for an objective that changes over the run.
 

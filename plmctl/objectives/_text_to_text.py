@@ -181,6 +181,11 @@ class TextToText(Objective):
         """
         return epochs, samples, np.arange(len(samples))
 
+    @property
+    def counted_terms(self) -> tuple[str, ...]:
+        """Without z_loss."""
+        return self.LOSS_TERMS[:1]
+
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the target tokens, in nats, and the summed z-loss."""
         sums: dict[str, Tensor] = network(loss_on=batch.targets, z_loss=self.z_loss, **batch.inputs)

@@ -199,6 +199,11 @@ class Distillation(MaskedObjective, config=Config):
             lists=(TargetList(("positions",), self.LOSS_TERMS),),
         )
 
+    @property
+    def counted_terms(self) -> tuple[str, ...]:
+        """The others compare the student with its teacher."""
+        return ("mlm",)
+
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The three losses, summed over their tokens."""
         return self._sums(network(**batch.inputs), batch)

@@ -9,16 +9,16 @@ const ZH = {
   "runs": "个运行", "live": "实时", "no connection": "连接中断", "saved page": "静态页面", "search runs": "搜索运行",
   "all kinds": "所有类型", "group by": "分组", "nothing": "不分组", "seeds": "随机种子", "grids": "网格与多种子", "folder": "文件夹",
   "kind": "类型", "family": "模型", "objective": "目标", "state": "状态", "run": "运行", "progress": "进度",
-  "tokens/s": "词元/秒", "ETA": "剩余时间", "loss": "损失", "last validation": "最近验证", "best validation": "最佳验证",
-  "result": "结果", "special settings": "特有配置", "changed": "更新", "running": "运行中", "stopped": "已停止",
+  "tokens/s": "token/秒", "ETA": "剩余时间", "loss": "损失", "last validation": "最近验证", "best validation": "最佳验证",
+  "result": "结果", "special settings": "与其他运行不同的配置", "changed": "更新", "running": "运行中", "stopped": "已停止",
   "killed": "被终止", "failed": "失败", "finished": "完成", "incomplete": "不完整", "damaged": "损坏", "foreign": "非 plmctl",
   "pretrain": "预训练", "finetune": "微调", "eval": "评测", "tokenizer": "分词器", "Curves": "曲线",
-  "Horizontal axis": "横轴", "step": "步", "tokens": "词元", "hours": "小时", "training hours": "训练小时",
+  "Horizontal axis": "横轴", "step": "步", "tokens": "token", "hours": "小时", "training hours": "训练小时",
   "smoothing": "平滑", "log x": "对数横轴", "log y": "对数纵轴", "clear": "清除选择", "choose runs in the table": "在上表中勾选运行，即可比较它们的曲线。",
   "Different settings": "不同的配置", "setting": "配置项", "all settings are the same": "所选运行的配置相同。",
   "training": "训练", "validation": "验证", "Loss": "损失", "Loss, ": "损失：", "Accuracy, ": "准确率：", "Learning rate": "学习率",
   "Gradient norm": "梯度范数", "Throughput": "吞吐量", "Waiting for data": "等待数据", "Memory": "内存", "Padding": "填充",
-  "nats per target": "奈特/目标", "share of targets": "目标占比", "tokens per second": "词元/秒", "share of time": "时间占比",
+  "nats per target": "nats/token", "share of targets": "预测正确的占比", "tokens per second": "token/秒", "share of time": "时间占比",
   "GB": "GB", "share of positions": "位置占比", "norm before clipping": "裁剪前范数", "samples per second": "样本/秒", "Samples": "样本",
   "zoom in": "放大", "zoom out": "缩小", "whole curve": "完整曲线",
   "Drag moves a plot, Ctrl and the wheel zoom it, a double click shows all.": "拖动平移，Ctrl+滚轮缩放，双击还原。",
@@ -34,7 +34,10 @@ const ZH = {
   "F1": "F1", "support": "样本数", "Confusion: truth in rows, prediction in columns": "混淆矩阵：行是真实类别，列是预测",
   "Settings": "各组配置", "median": "中位数", "std": "标准差", "min": "最小", "max": "最大",
   "What the model predicts": "模型的预测", "Original: ": "原文：", "Right: ": "正确答案：", "Samples over the training": "训练过程中的样本", "its guesses": "模型的猜测", "its text": "模型写的文字", "Events": "事件", "Environment": "环境", "Config": "配置",
-  "Pages": "页面", "Held-out text in tokens": "切分成词元的留出文本", "Checkpoints": "检查点", "as of": "截至", "lines cannot be read": "行无法读取", "at step": "于第",
+  "Pages": "页面", "Held-out text in tokens": "切分成 token 的留出文本", "Checkpoints": "检查点", "as of": "截至", "lines cannot be read": "行无法读取", "at step": "于第",
+  "token frequencies alone": "只知道 token 频率", ", ": "，",
+  "no curves": "所选运行没有曲线：步数太少，或还没有记录。请勾选步数更多的运行。",
+  "The losses of runs with another objective or tokenizer cannot be compared.": "目标或分词器不同的运行，损失不能相互比较。",
   "searching old validations": "正在读取较早的验证", "too many folders": "文件夹过多，只列出了一部分",
   "memory": "内存", "waiting": "等待数据", "learning rate": "学习率", "No charts: install vl-convert-python; or, if ulimit -v is below 64 GiB, open a board once in a shell without that limit.": "无法绘制曲线：请安装 vl-convert-python；若 ulimit -v 小于 64 GiB，请先在没有该限制的 shell 中打开一次看板。",
   "choose": "勾选", "just now": "刚刚", "s ago": " 秒前", "min ago": " 分钟前", "h ago": " 小时前", "d ago": " 天前", "same settings": "相同配置", "reading": "读取中",
@@ -207,9 +210,11 @@ function progressBar(row) {
 }
 const short = (value, most = 24) => (value.length > most ? `${value.slice(0, most)}…` : value);
 
+const breakable = (name) => name.split(/(?<=[/,=_-])/).flatMap((part, at) => (at ? [h("wbr"), part] : [part])); // of whole words
+
 // The cells of a run, and of a group of runs, by column: attributes, and what is in them.
 const CELLS = {
-  name: (r) => [{ class: "name", title: r.name }, h("a", { href: `#run=${r.id}` }, r.name)],
+  name: (r) => [{ class: "name", title: r.name }, h("a", { href: `#run=${r.id}` }, breakable(r.name))],
   state: (r) => [{ title: r.message || null }, badge(r.state)],
   kind: (r) => [{}, t(r.kind)], family: (r) => [{}, r.family], objective: (r) => [{}, r.objective],
   share: (r) => [{}, r.share === null ? null : progressBar(r), h("span", { class: "small wide" }, stepsOf(r))],
@@ -343,8 +348,17 @@ function pointsOf(key, documents) {
         points.push({ run: document.id, part, x: at[i], y: y[i], low: positive(low, logy) ? low : y[i], high: positive(high, logy) ? high : y[i] });
       }
     }
+    const level = document.levels?.[key], ends = [...document.train[state.x], ...document.valid[state.x]].filter((x) => positive(x, state.logx));
+    if (positive(level, logy) && ends.length) for (const x of [Math.min(...ends), Math.max(...ends)]) points.push({ run: document.id, part: "level", x, y: level, low: level, high: level });
   }
   return points;
+}
+
+function flatRange(points) { // an axis around a curve that has one value; null: it has several
+  const values = new Set(points.map((point) => point.y)), [value] = values;
+  if (values.size !== 1) return null;
+  const half = Math.abs(value) * 0.2 || 1;
+  return [value - half, value + half];
 }
 
 const plots = new Map(); // key of a chart: its view, its element, and the options it was drawn with
@@ -362,13 +376,15 @@ function loadVega() {
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function specOf(key, ids) {
+function specOf(key, ids, points) {
   const spec = structuredClone(template), logy = state.logy;
   const x = spec.encoding.x, y = spec.encoding.y;
   x.title = t(state.x === "hours" ? "training hours" : state.x);
   y.title = null; // the heading has the unit
   x.scale = { ...x.scale, ...(state.logx ? { type: "log" } : { type: "linear", zero: false }) };
   y.scale = { ...y.scale, ...(logy ? { type: "log", nice: false } : { type: "linear", zero: FROM_ZERO.includes(key) }) };
+  const flat = flatRange(points);
+  if (flat) y.scale = { ...y.scale, zero: false, domain: flat };
   spec.encoding.color.scale = { domain: ids, range: ids.map((id) => css(`--c${colorOf(id) ?? 0}`)) };
   const soft = css("--soft"), line = css("--line");
   spec.config = { ...spec.config, background: "transparent", font: css("--font").replace(/"/g, "'"),
@@ -382,7 +398,7 @@ function tip(handler, event, item, value) {
   if (!value || !point) { place.hidden = true; return; }
   const row = state.rows.get(point.run);
   const at = state.x === "hours" ? `${number(point.x)} ${t("hours")}` : `${t(state.x)} ${number(point.x)}`;
-  place.replaceChildren(h("div", {}, row?.name ?? ""), h("div", {}, `${at}: ${number(point.y)}`), h("div", {}, t(point.part === "valid" ? "validation" : "training")));
+  place.replaceChildren(h("div", {}, row?.name ?? ""), h("div", {}, `${at}: ${number(point.y)}`), h("div", {}, t({ valid: "validation", level: "token frequencies alone" }[point.part] ?? "training")));
   place.hidden = false;
   const box = place.getBoundingClientRect();
   place.style.left = `${Math.min(event.clientX + 14, innerWidth - box.width - 8)}px`;
@@ -423,18 +439,20 @@ async function drawCurvesNow() {
   const ids = state.page ? [state.page] : (state.chosen ?? []).filter((id) => state.rows.has(id));
   const place = document.getElementById("charts");
   if (!place) return;
-  drawLegend(ids);
   for (const id of ids) {
     const version = state.rows.get(id)?.drawn ?? 0;
     if (curves.get(id)?.version !== version || !curves.has(id)) {
       try { const document = await curvesOf(id); if (document) curves.set(id, { version, document }); } catch { /* the next refresh tries again */ }
     }
   }
+  drawLegend(ids);
   if (!(await loadVega())) { place.replaceChildren(h("p", { class: "note" }, t("No charts: install vl-convert-python; or, if ulimit -v is below 64 GiB, open a board once in a shell without that limit."))); return; }
   template ??= STATIC ? STATIC.chart : await get("api/chart");
   if (!place.isConnected) return; // another page is shown now
   const documents = ids.map((id) => curves.get(id)?.document).filter(Boolean);
   const keys = chartsOf(documents);
+  const groups = new Set(ids.map((id) => state.rows.get(id)).filter((row) => row.kind === "pretrain").map((row) => row.comparable));
+  drawNote(ids.length && !keys.length ? t("no curves") : groups.size > 1 ? t("The losses of runs with another objective or tokenizer cannot be compared.") : "");
   for (const [key, plot] of [...plots]) {
     if (!keys.includes(key) || !place.contains(plot.element)) { plot.view?.finalize(); observer.unobserve(plot.element); plot.element.remove(); plots.delete(key); }
   }
@@ -458,7 +476,8 @@ async function drawCurvesNow() {
     if (!place.isConnected || !place.clientWidth) return;
     if (!isNear(plot.element)) continue;
     const points = pointsOf(key, documents);
-    if (plot.style === style && plot.view) {
+    const own = `${style} ${flatRange(points)}`;
+    if (plot.style === own && plot.view) {
       plot.view.data("points", points); // the visible range stays
       await plot.view.runAsync();
       continue;
@@ -466,14 +485,19 @@ async function drawCurvesNow() {
     plot.view?.finalize();
     plot.view = null;
     target.replaceChildren();
-    const spec = specOf(key, ids);
+    const spec = specOf(key, ids, points);
     spec.data = { name: "points", values: points };
     spec.height = target.clientHeight - 4;
     const embedded = await window.vegaEmbed(target, spec, { actions: false, ast: true, renderer: "canvas", defaultStyle: false, logLevel: 1, tooltip: tip });
     if (!target.isConnected) { embedded.view.finalize(); return; }
     plot.view = target.vega = embedded.view;
-    plot.style = style;
+    plot.style = own;
   }
+}
+
+function drawNote(text) {
+  const place = document.getElementById("curves-note");
+  if (place) { place.textContent = text; place.hidden = !text; }
 }
 
 function drawLegend(ids) {
@@ -481,7 +505,8 @@ function drawLegend(ids) {
   if (!place) return;
   const items = state.page ? [] : ids.map((id) => h("span", { class: "item" }, h("span", { class: `swatch c${colorOf(id)}` }), state.rows.get(id).name,
     h("button", { title: t("clear"), "aria-label": `${t("clear")} ${state.rows.get(id).name}`, onclick: () => choose(id) }, "×")));
-  place.replaceChildren(...items, h("span", { class: "item" }, h("i", { class: "key-line" }), t("training")), h("span", { class: "item" }, h("i", { class: "key-line dashed" }), t("validation")));
+  place.replaceChildren(...items, h("span", { class: "item" }, h("i", { class: "key-line" }), t("training")), h("span", { class: "item" }, h("i", { class: "key-line dashed" }), t("validation")),
+    ids.some((id) => Object.keys(curves.get(id)?.document.levels ?? {}).length) ? h("span", { class: "item" }, h("i", { class: "key-line dotted" }), t("token frequencies alone")) : "");
   place.hidden = !ids.length;
 }
 
@@ -527,7 +552,7 @@ function header() {
 function drawLive() {
   const place = document.getElementById("live");
   if (!place) return;
-  const text = STATIC ? `${t("saved page")}, ${t("as of")} ${new Date(STATIC.runs.time * 1000).toLocaleString()}` : t(state.connected ? "live" : "no connection");
+  const text = STATIC ? `${t("saved page")}${t(", ")}${t("as of")} ${new Date(STATIC.runs.time * 1000).toLocaleString()}` : t(state.connected ? "live" : "no connection");
   const notes = [state.reading ? t("searching old validations") : "", state.tooMany ? t("too many folders") : ""].filter(Boolean).map((note) => ` · ${note}`);
   place.replaceChildren(h("span", { class: state.connected ? "dot" : "dot off" }), `${text} · ${number(state.rows.size)} ${t("runs")}`, ...notes);
 }
@@ -549,7 +574,7 @@ function drawPage() {
       h("span", { class: "counts", id: "counts" })),
     h("div", { class: "runs", id: "table" }),
     h("h2", {}, t("Curves")), curveTools(), h("div", { class: "legend", id: "legend" }),
-    h("div", { class: "charts", id: "charts" }), h("p", { class: "soft small" }, t(state.chosen?.length ? "Drag moves a plot, Ctrl and the wheel zoom it, a double click shows all." : "choose runs in the table")), h("div", { id: "differences" }));
+    h("p", { class: "soft", id: "curves-note", hidden: true }), h("div", { class: "charts", id: "charts" }), h("p", { class: "soft small" }, t(state.chosen?.length ? "Drag moves a plot, Ctrl and the wheel zoom it, a double click shows all." : "choose runs in the table")), h("div", { id: "differences" }));
   drawLive();
   drawTable();
   drawCurves();
@@ -571,7 +596,7 @@ async function drawRun(whole) {
     document.getElementById("run-rest").replaceWith(runRest(document_, open));
   } else {
     const draws = row.step !== null || row.valid !== null;
-    place.replaceChildren(runHead(document_), ...(draws ? [h("h2", {}, t("Curves")), curveTools(), h("div", { class: "legend", id: "legend" }), h("div", { class: "charts", id: "charts" })] : []), runRest(document_, new Set(["samples-0"])));
+    place.replaceChildren(runHead(document_), ...(draws ? [h("h2", {}, t("Curves")), curveTools(), h("div", { class: "legend", id: "legend" }), h("p", { class: "soft", id: "curves-note", hidden: true }), h("div", { class: "charts", id: "charts" })] : []), runRest(document_, new Set(["samples-0"])));
   }
   drawCurves();
 }
@@ -687,10 +712,10 @@ function take(answer) {
 
 function firstChoice() {
   if (state.chosen !== null) return;
-  const rows = [...state.rows.values()].filter((row) => row.step !== null), at = (row) => (row.state === "running" ? 1e12 : 0) + (row.updated ?? 0);
+  const rows = [...state.rows.values()].filter((row) => row.curves), at = (row) => (row.state === "running" ? 1e12 : 0) + (row.kind === "pretrain" ? 1e11 : 0) + (row.updated ?? 0);
   rows.sort((one, two) => at(two) - at(one));
-  const newest = rows[0];
-  state.chosen = newest ? rows.filter((row) => row.kind === newest.kind).slice(0, 4).map((row) => row.id) : [];
+  const newest = rows[0], alike = (row) => row.kind === newest.kind && row.comparable === newest.comparable;
+  state.chosen = newest ? rows.filter(alike).slice(0, 4).map((row) => row.id) : [];
 }
 
 async function refresh() {

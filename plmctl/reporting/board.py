@@ -28,7 +28,7 @@ from plmctl.addresses import all_shown, shown
 from plmctl.arrays import Floats
 from plmctl.config.document import read_document as read_document_of_config
 from plmctl.config.load import COMMANDS, kind_by_keys
-from plmctl.errors import PlmError
+from plmctl.errors import ConfigError, PlmError
 from plmctl.formatting import printable
 from plmctl.reporting.report import unspaced
 from plmctl.reporting.run_files import as_number, flatten, spread
@@ -50,6 +50,7 @@ _MOST_LEAVES = 2_000  # of a config
 _MOST_EVENTS = 200
 _MOST_CURVES = 32  # runs whose whole logs are kept
 _POINTS = 300  # of a curve
+_WRITTEN = ("config.yaml", "status.json", "metrics.jsonl")  # of a run at work
 _FRESH = 0.5  # seconds; a second reader within them gets the same rows
 
 Document = dict[str, Any]
@@ -296,6 +297,12 @@ class Board:
             if columns.refresh() or not document or entry.kind == "eval":
                 measured = _checkpoint_table(entry.evaluations) if entry.kind == "eval" else {}
                 document = _curves(columns, measured)
+                facts = read_document(entry.folder / "environment.json") or {}
+                levels = facts.get("frequency_loss")
+                document["levels"] = {
+                    _text("loss" if term == "loss" else f"loss/{term}"): _number(level)
+                    for term, level in (levels.items() if isinstance(levels, dict) else ())
+                }
             self._curves[id] = columns, document  # the last one that was read
             while len(self._curves) > _MOST_CURVES:
                 del self._curves[next(iter(self._curves))]
@@ -365,6 +372,23 @@ class Board:
                     and entry.is_dir(follow_symlinks=False)
                 ):
                     left.append((entry.path, f"{name}/{entry.name}".lstrip("/"), level + 1))
+
+
+def newest_run(root: Path) -> Path:
+    """The run below a folder that changed last.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    found = [root / path for path, _ in Board(root)._walk()] if root.is_dir() else []
+    if not found:
+        raise ConfigError(f"no run below {root}/ in {Path.cwd()}", "name a run folder")
+    times = {
+        path: max((mark[0] for n in _WRITTEN if (mark := _mark(path / n))), default=0)
+        for path in found
+    }
+    newest = max(found, key=lambda path: times[path])
+    return root / newest.relative_to(root.resolve())
 
 
 def _count_members(rows: Mapping[str, Document]) -> None:
@@ -451,6 +475,8 @@ def _row(entry: _Entry) -> Document:
         "tokens": _number(last.get("tokens")),
         "hours": _number(as_number(last.get("time")) / 3600),
         "loss": _number(last.get("loss")),
+        "curves": entry.log.is_curve or len(_measured_steps(entry.evaluations)) > 1,
+        "comparable": _text(_json([entry.setting(key) for key in ("objective", "tokenizer")])),
         "lr": _number(last.get("lr")),
         "valid": _number(valid.get("valid/loss")),
         "valid_step": _number(valid.get("step")),

@@ -22,6 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from plmctl.errors import PlmError
 from plmctl.files import write_atomically
+from plmctl.formatting import without_local_paths
 from plmctl.reporting.board import Board, Document
 from plmctl.reporting.run_state import read_bytes
 from plmctl.reporting.vega import curves_chart, javascript
@@ -264,6 +265,17 @@ _DOCUMENTS: Mapping[str, Callable[[Board, Mapping[str, str]], Document | None]] 
 }
 
 
+def _without_local_paths(value: Any) -> Any:
+    """A document for others: all of its texts without paths of this machine."""
+    if isinstance(value, str):
+        return without_local_paths(value)
+    if isinstance(value, list | tuple):
+        return [_without_local_paths(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _without_local_paths(one) for key, one in value.items()}
+    return value
+
+
 def _encoded(document: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
@@ -287,6 +299,7 @@ def write_board(board: Board, folder: Path) -> list[Path]:
     documents: Document = {"runs": rows, "chart": curves_chart()}
     for name in ("curves", "settings", "details"):
         documents[name] = {id: getattr(board, name)(id) for id in rows["ids"]}
+    documents = _without_local_paths(documents)
     # U+2028 and U+2029 end a line in the JavaScript of older browsers.
     data = _encoded(documents).replace("\u2028".encode(), b"\\u2028")
     data = data.replace("\u2029".encode(), b"\\u2029")

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from plmctl.errors import ConfigError, did_you_mean, near_names, read_error
-from plmctl.formatting import format_value, printable
+from plmctl.formatting import format_value, printable, without_local_paths
 from plmctl.reporting.run_files import Run, as_number, metrics_of, read_run
 
 # The end of the class name of a network: its auto class, and its pipeline tag.
@@ -103,6 +103,7 @@ def model_card(
         f"# {_text(loaded.name)}",
         _summary(loaded),
         whole,
+        _table("Network", _network(loaded)),
         _table("Results", [(metric.name, metric.value) for metric in metrics_of(loaded)]),
         _table("Evaluation", [row for one in evaluations[1:] for row in one.rows()]),
         _data(loaded),
@@ -120,7 +121,7 @@ def model_card(
         _use_and_limits(loaded, purpose),
     ]
     text = "\n\n".join(part for part in parts if part) + "\n"
-    return text if publication is None else _without_local_paths(text)
+    return text if publication is None else without_local_paths(text)
 
 
 def hub_card(
@@ -396,11 +397,6 @@ def _hub_datasets(run: Run) -> list[str]:
     return list(dict.fromkeys(ids))
 
 
-def _without_local_paths(text: str) -> str:
-    """Absolute paths of this machine by their last part."""
-    return re.sub(r"(?<![\w.:/~])/(?:[^\s`'\"|,\]/]+/)+([^\s`'\"|,\]/]+)", r"\1", text)
-
-
 # --- The parts of a card ---
 
 
@@ -414,12 +410,24 @@ def _front_matter(run: Run, purpose: str | None) -> dict[str, Any]:
     front: dict[str, Any] = {"library_name": "transformers"}
     if purpose:
         front["pipeline_tag"] = purpose
-    base = run.setting("model", "init_from") or run.setting("model")
+    base = _base_of(run)
     # Only an id of the Hub: the folder of another run means nothing there.
     if isinstance(base, str) and base.count("/") <= 1 and not os.path.exists(base):
         front["base_model"] = base
     front["tags"] = [tag for tag in tags if tag]
     return front
+
+
+def _base_of(run: Run) -> object:
+    """The model that a run starts from; None: from fresh weights."""
+    return run.setting("model", "init_from") if run.kind == "pretrain" else run.setting("model")
+
+
+def _network(run: Run) -> list[tuple[str, object]]:
+    """Parameters and sizes of the network, by ``environment.json``, which nobody has checked."""
+    facts = run.environment.get("network")
+    known = facts.items() if isinstance(facts, Mapping) else ()
+    return [(name, int(size)) for name, size in known if math.isfinite(as_number(size))]
 
 
 def _summary(run: Run) -> str:
@@ -429,6 +437,11 @@ def _summary(run: Run) -> str:
         model = _code(run.setting("model"))
         return f"A model for {_text(task)}, finetuned with plmctl from {start} {model}."
     family, objective = run.setting("model", "family"), _code(run.setting("objective", "name"))
+    if isinstance(base := _base_of(run), str):
+        return (
+            f"A {_text(family)} language model: it continues the pretraining of {_code(base)} with "
+            f"plmctl, on the objective {objective}."
+        )
     return f"A {_text(family)} language model, pretrained with plmctl on the objective {objective}."
 
 
@@ -686,7 +699,7 @@ def data_card(data: PreparedData, license_name: str | None, languages: Sequence[
         "under copyright are in it as they are in its sources. It was not compared with test sets. "
         "The counts of words and tokens hold for the rules and the tokenizer named above.",
     ]
-    return _without_local_paths("\n\n".join(part for part in parts if part) + "\n")
+    return without_local_paths("\n\n".join(part for part in parts if part) + "\n")
 
 
 def _data_counts(data: PreparedData) -> str:

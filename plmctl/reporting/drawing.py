@@ -61,6 +61,7 @@ _LINE_STYLES: dict[str, dict[str, Any]] = {
     "solid": {"linewidth": 2},
     "faint": {"linewidth": 1, "alpha": 0.28},
     "dashed": {"linewidth": 1.8, "linestyle": (0, (3.5, 2.2))},
+    "level": {"linewidth": 1.4, "linestyle": (0, (1, 1.6))},
 }
 
 FORMATS = ("svg", "png", "pdf")
@@ -92,7 +93,7 @@ def draw_curves(plot: Plot, *, wide: bool = False) -> Figure:
             axes.plot(
                 line.x,
                 line.y,
-                color=_COLORS[line.color % PALETTE],
+                color=_SOFT if line.style == "level" else _COLORS[line.color % PALETTE],
                 label=line.name or "_",
                 marker="o" if marked else None,
                 markersize=5,

@@ -29,7 +29,8 @@ class Line:
         x: [N] steps.
         y: [N] values, nan where one is missing.
         color: Number in the palette.
-        style: "solid", "dashed" with a dot at every point, or "faint".
+        style: "solid", "dashed" with a dot at every point, "faint", or "level" (what
+            counting gives).
     """
 
     name: str
@@ -162,6 +163,7 @@ def _loss(run: Run, key: str, *, wide: bool) -> Plot | None:
     term = key.removeprefix("loss").removeprefix("/")
     lines = _smoothed("training", *run.series(key), 0)
     lines.append(Line("validation", *run.series(f"valid/{key}"), 1, "dashed"))
+    lines += _levels([run], term or "loss")
     title = f"Loss, {term}" if term else "Loss"
     name = f"loss-{term}" if term else "loss"
     return _finished(Plot(name, title, "nats per target", tuple(lines), wide=wide), [run])
@@ -172,6 +174,7 @@ def _totals(runs: Sequence[Run]) -> Plot | None:
     lines = [_smoothed(r.name, *r.series("loss"), place)[-1] for place, r in enumerate(runs)]
     for place, run in enumerate(runs):
         lines.append(Line("", *run.series("valid/loss"), place, "dashed"))
+    lines += _levels(runs, "loss")
     return _finished(Plot("loss", "Loss", "nats per target", tuple(lines), wide=True), runs)
 
 
@@ -179,7 +182,24 @@ def _validation(runs: Sequence[Run], key: str, title: str, unit: str) -> Plot | 
     """One loss term of several runs: comparable though the sums have different terms."""
     term = key.rpartition("/")[2]
     lines = tuple(Line(r.name, *r.series(key), n, "dashed") for n, r in enumerate(runs))
+    lines += _levels(runs, term) if "loss" in key else ()
     return _finished(Plot(key.replace("/", "-"), f"{title}, {term}", unit, lines), runs)
+
+
+def _levels(runs: Sequence[Run], term: str) -> tuple[Line, ...]:
+    """The loss of token frequencies alone, over all steps; equal ones once."""
+    last = max((as_number(run.last.get("step", 0)) for run in runs), default=0.0)
+    counted = dict.fromkeys(round(run.frequency_loss(term), 3) for run in runs)
+    return tuple(
+        Line(
+            "token frequencies alone" if n == 0 else "",
+            np.array([0.0, last]),
+            np.full(2, y),
+            0,
+            "level",
+        )
+        for n, y in enumerate(level for level in counted if math.isfinite(level))
+    )
 
 
 def _raw(runs: Sequence[Run], key: str) -> tuple[Line, ...]:
@@ -202,7 +222,7 @@ def _name(run: Run, runs: Sequence[Run]) -> str:
 def _finished(plot: Plot, runs: Sequence[Run]) -> Plot | None:
     """Lines without values left out, and the scale chosen; None if no line is left."""
     shown = tuple(line for line in plot.lines if np.isfinite(line.y).any())
-    if not any(np.isfinite(line.y).sum() > 1 for line in shown):
+    if not any(np.isfinite(line.y).sum() > 1 for line in shown if line.style != "level"):
         return None  # a point is no curve; the metrics show it
     log = (
         not plot.zero

@@ -18,7 +18,7 @@ import numpy as np
 
 from plmctl.addresses import shown
 from plmctl.characters import HAN, KANA
-from plmctl.formatting import format_value
+from plmctl.formatting import format_value, without_local_paths
 from plmctl.reporting.drawing import draw_intervals, embedded_curves, embedded_svg
 from plmctl.reporting.html import (
     Html,
@@ -144,14 +144,46 @@ def _intervals_svg(differences: Sequence[Interval]) -> Html:
 
 
 def _runs_of_one_kind(runs: Sequence[Run]) -> Html:
-    """The runs of one kind."""
-    plots = plots_section(runs)
+    """The runs of one kind: those that can be compared together, then what their configs differ in.
+
+    A loss is per token of a tokenizer, for what an objective hides of the text: there is no better
+    or worse between others.
+    """
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.comparable, []).append(run)
+    apart = _APART.get(runs[0].kind, "") if len(groups) > 1 else ""
+    parts = []
+    for members in groups.values():
+        title = " · ".join(filter(None, map(str, _of_group(members[0])))) if apart else ""
+        plots = plots_section(members)
+        parts += [
+            element("h3", title, style="margin-top:22px") if title else "",
+            comparison_table(members),
+            element("div", plots, style="margin-top:14px") if plots else "",
+        ]
     return join(
         element("h2", kind_name(runs[0].kind)),
-        comparison_table(runs),
-        config_differences(runs) if len(runs) > 1 else "",
-        element("div", plots, style="margin-top:14px") if plots else "",
+        element("p", apart, class_="soft") if apart else "",
+        *parts,
+        config_differences(runs, marked=len(groups) == 1) if len(runs) > 1 else "",
     )
+
+
+_APART = {
+    "pretrain": "Losses of different objectives or tokenizers cannot be compared: each group has "
+    "its own table and curves.",
+    "finetune": "Results of different tasks or validation rows cannot be compared: each group has "
+    "its own table and curves.",
+}
+
+
+def _of_group(run: Run) -> tuple[object, ...]:
+    """What the runs of a group share."""
+    if run.kind == "finetune":
+        valid = run.setting("data", "valid")
+        return run.setting("task", "name"), ", ".join(valid) if isinstance(valid, list) else ""
+    return run.setting("objective", "name"), run.setting("tokenizer")
 
 
 def _run_details(run: Run) -> Html:
@@ -203,7 +235,7 @@ def page_heading(run: Run) -> Html:
         "header",
         element("p", what, class_="eyebrow"),
         element("h1", run.name, status_mark(run)),
-        element("p", element("code", str(run.path)), class_="soft small"),
+        element("p", element("code", without_local_paths(str(run.path))), class_="soft small"),
         notes_list(run),
     )
 
@@ -229,7 +261,7 @@ def notes_list(run: Run) -> Html:
     """Warnings about the results, if there are any."""
     notes = []
     if run.status is not None and run.status.name == "failed":
-        notes.append(f"The run failed: {run.status.message}")
+        notes.append(f"The run failed: {without_local_paths(run.status.message)}")
     bad = [
         r["step"] for r in run.records if "loss" in r and not math.isfinite(as_number(r["loss"]))
     ]
@@ -402,8 +434,9 @@ def events_section(run: Run) -> Html:
 
 
 def config_section(run: Run) -> Html:
-    """The resolved config as it is in the run folder."""
+    """The resolved config of the run folder, without secrets and paths of this machine."""
     text = shown((run.path / "config.yaml").read_text(encoding="utf-8")).rstrip()
+    text = without_local_paths(text)
     marked = re.sub(
         r"(?m)^([ -]*)([\w./+-]+)(?=:(?: |$))", r'\1<span class="name">\2</span>', escape(text)
     )
@@ -422,8 +455,8 @@ def environment_section(run: Run) -> Html:
 
 def _environment_value(key: str, value: object) -> str:
     if not isinstance(value, list):
-        return str(value)
-    words = list(map(str, value))
+        return without_local_paths(str(value))
+    words = [without_local_paths(str(word)) for word in value]
     return shlex.join(words) if key == "command" else " ".join(words)  # a command can be pasted
 
 
@@ -539,7 +572,8 @@ def _generated_sample(item: Mapping[str, Any], label: str) -> Html:
 
 def _event_fields(event: Mapping[str, Any]) -> str:
     fields = {key: value for key, value in event.items() if key not in ("time", "event")}
-    return ", ".join(f"{key} {format_value(value)}" for key, value in fields.items())
+    text = ", ".join(f"{key} {format_value(value)}" for key, value in fields.items())
+    return without_local_paths(text)
 
 
 def _details(title: str, body: Html) -> Html:
@@ -554,6 +588,8 @@ def comparison_table(runs: Sequence[Run]) -> Html:
     metrics = [{metric.name: metric for metric in metrics_of(run)} for run in runs]
     names = list(dict.fromkeys(name for known in metrics for name in known))
     best = {name: _best_value([known.get(name) for known in metrics]) for name in names}
+    if runs[0].kind == "eval":  # the tokenizers of the models are not known here
+        best |= {name: math.nan for name in names if re.search("loss|perplexity", name)}
     rows = []
     for place, (run, known) in enumerate(zip(runs, metrics, strict=True)):
         row: list[object] = [join(swatch(place), escape(run.name), _unfinished_mark(run))]
@@ -567,11 +603,13 @@ def comparison_table(runs: Sequence[Run]) -> Html:
     return panel(table(("run", *names), rows))
 
 
-def config_differences(runs: Sequence[Run]) -> Html:
-    """The keys whose values differ between the configs."""
+def config_differences(runs: Sequence[Run], *, marked: bool = True) -> Html:
+    """The keys whose values differ between the configs; ``marked``: with the colors of the runs."""
     settings = [
         {
-            key: leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
+            key: without_local_paths(
+                leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
+            )
             for key, leaf in flatten(run.config)
         }
         for run in runs
@@ -585,7 +623,9 @@ def config_differences(runs: Sequence[Run]) -> Html:
     ]
     if not rows:
         return Html()
-    names = [join(swatch(place), escape(run.name)) for place, run in enumerate(runs)]
+    names = [
+        join(swatch(place) if marked else "", escape(run.name)) for place, run in enumerate(runs)
+    ]
     return join(
         element("h3", "Differences between the configs", style="margin-top:22px"),
         panel(table(("config", *names), rows, numbers=False)),

@@ -64,13 +64,20 @@ def read_status(folder: Path) -> Status | None:
     return Status(str(status.get("status", "")), **text, files=listed)
 
 
-def no_run(folder: Path) -> ConfigError:
-    """The error for a folder that is not a run folder, such as the ``model/`` in one."""
+def find_run(folder: Path) -> Path:
+    """The run folder that is meant: the folder, or the one that its ``model/`` is in.
+
+    Raises:
+        ConfigError: It is no run folder.
+    """
+    for each in (folder, folder.parent):
+        if (each / "config.yaml").is_file() and (each is folder or folder.name == "model"):
+            return each
     if not folder.exists():
-        return ConfigError(f"{folder}: no such folder in {Path.cwd()}", "name a run folder")
-    inside = (folder.parent / "config.yaml").is_file()
+        raise ConfigError(f"{folder}: no such folder in {Path.cwd()}", "name a run folder")
+    inside = (folder.parent / "config.yaml").is_file()  # such as RUN/eval
     hint = f"did you mean {folder.parent}?" if inside else "name a run folder"
-    return ConfigError(f"{folder}: no run here (no config.yaml)", hint)
+    raise ConfigError(f"{folder}: no run here (no config.yaml)", hint)
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,24 @@ class Run:
         """The document of eval/samples.json; empty without one."""
         return self.evaluations.get("samples", {})
 
+    def frequency_loss(self, term: str) -> float:
+        """The loss that token frequencies alone give; ``loss`` is that of all terms; or nan."""
+        counted = self.environment.get("frequency_loss")
+        return as_number(counted.get(term)) if isinstance(counted, Mapping) else math.nan
+
+    @property
+    def comparable(self) -> str:
+        """Equal for runs whose metrics can be ranked: a loss is of an objective and a tokenizer."""
+        hashes = self.environment.get("hashes")
+        hashed = hashes.get("tokenizer") if isinstance(hashes, Mapping) else None
+        valid = self.setting("data", "valid")
+        held_out_of = None if isinstance(valid, list | dict) else self.setting("data", "train")
+        sections: dict[str, tuple[object, ...]] = {
+            "pretrain": (self.config.get("objective"), hashed or self.config.get("tokenizer")),
+            "finetune": (self.config.get("task"), valid, held_out_of),
+        }
+        return json.dumps(sections.get(self.kind, ()), sort_keys=True, default=str)
+
     def keys(self, prefix: str) -> list[str]:
         """The keys of all records that start with a prefix, in order of first appearance."""
         keys = (key for record in self.records for key in record if key.startswith(prefix))
@@ -177,13 +202,13 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     Raises:
         ConfigError: A folder is no run folder, or its config.yaml is not valid.
     """
+    folders = [find_run(folder) for folder in folders]
     return [read_run(f, n) for f, n in zip(folders, short_names(folders), strict=True)]
 
 
 def read_run(folder: Path, name: str) -> Run:
     """One run; errors as ``read_runs``."""
-    if not (folder / "config.yaml").is_file():
-        raise no_run(folder)
+    folder = find_run(folder)
     document = read_config(folder / "config.yaml")
     unreadable: list[str] = []
     evaluations = {
@@ -477,6 +502,7 @@ def _language_model_metrics(run: Run) -> Iterator[Metric]:
     for term in terms:
         accuracy = as_number(results.get(f"valid/accuracy/{term}"))
         yield Metric(f"accuracy ({term})", accuracy, "high")
+    yield Metric("token frequencies alone", run.frequency_loss("loss"))
     yield Metric("training loss", _recent_loss(run))
 
 

@@ -286,6 +286,11 @@ class LogEnd:
         self._times: deque[tuple[float, float]] = deque(maxlen=40)  # step, training seconds
 
     @property
+    def is_curve(self) -> bool:
+        """Whether it has two training records or more."""
+        return len(self._times) > 1
+
+    @property
     def searched(self) -> bool:
         """Whether all validations were read."""
         return self._searched >= self._until

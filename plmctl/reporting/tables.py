@@ -158,9 +158,14 @@ _CURVE_STYLES = ("blue", "red", "green", "magenta", "yellow", "cyan", "white")
 def curves_text(plot: Plot) -> Text:
     """Lines drawn with a mark of their own, in plain characters: they can be pasted anywhere.
 
-    Faint lines, the values behind an average, are left out. Where lines meet, the later one shows.
+    Faint lines, the values behind an average, are left out, and levels are named below. Where lines
+    meet, the later one shows.
     """
-    lines = [line for line in plot.lines if line.style != "faint" and np.isfinite(line.y).any()]
+    lines = [
+        line
+        for line in plot.lines
+        if line.style not in ("faint", "level") and np.isfinite(line.y).any()
+    ]
     cells: dict[tuple[int, int], int] = {}
     scaled: list[tuple[int, Floats, Floats]] = []
     for line in lines:
@@ -198,6 +203,8 @@ def curves_text(plot: Plot) -> Text:
             text.append("  ")
             text.append(*_curve_mark(line.color))
             text.append(f" {printable(line.name)}", style="not bold")
+    for level in (line for line in plot.lines if line.style == "level"):
+        text.append(f"  {level.y[0]:.3f} = token frequencies alone", style="not bold")
     return text
 
 

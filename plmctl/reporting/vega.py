@@ -24,10 +24,10 @@ _BUNDLE = "import sys, vl_convert as v; sys.stdout.buffer.write(v.javascript_bun
 def curves_chart() -> dict[str, Any]:
     """Curves of several runs over each other, without data, colors, titles and scales.
 
-    Its data set ``points`` has ``run``, ``part`` ("train" or "valid"), ``x``, ``y``, and ``low``
-    and ``high``: of a training curve the band of the values that a point stands for. The page sets
-    ``encoding.color.scale``, the types of the scales, and the titles of the axes. ``zoom_x`` and
-    ``zoom_y`` are the visible ranges.
+    Its data set ``points`` has ``run``, ``part`` ("train", "valid", or "level" for what counting
+    gives), ``x``, ``y``, and ``low`` and ``high``: of a training curve the band of the values that
+    a point stands for. The page sets ``encoding.color.scale``, the types of the scales, and the
+    titles of the axes. ``zoom_x`` and ``zoom_y`` are the visible ranges.
     """
     training, validation = ({"filter": f"datum.part === '{part}'"} for part in ("train", "valid"))
     return {
@@ -76,6 +76,16 @@ def curves_chart() -> dict[str, Any]:
             {
                 "transform": [validation],
                 "mark": {"type": "circle", "size": 26, "opacity": 1, "clip": True, "tooltip": None},
+            },
+            {
+                "transform": [{"filter": "datum.part === 'level'"}],
+                "mark": {
+                    "type": "line",
+                    "strokeWidth": 1.4,
+                    "strokeDash": [1.5, 3],
+                    "clip": True,
+                    "tooltip": None,
+                },
             },
             {
                 "params": [

@@ -13,7 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails
 
 from plmctl import registry
@@ -49,6 +57,7 @@ from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.config.units import Mark, StepsOrShare
 from plmctl.errors import ConfigError, nearest
 from plmctl.families.base import get_family
+from plmctl.files import model_of_run
 
 # --- The fields that name a member ---
 
@@ -58,6 +67,8 @@ def configs_of(folder: str) -> dict[str, type[BaseModel]]:
     return {name: registry.load(folder, name).Config for name in registry.names(folder)}
 
 
+AnyFolder = Annotated[Text, AfterValidator(model_of_run)]
+"""A model folder or Hub id; a run folder is its ``model/``."""
 AnyModel = Annotated[ModelConfig, MembersOf(partial(configs_of, "families"), "family")]
 AnyObjective = Annotated[ObjectiveConfig, MembersOf(partial(configs_of, "objectives"), "name")]
 AnyOptimizer = Annotated[
@@ -192,8 +203,8 @@ class FinetuneConfig(KindConfig):
     """The run folder."""
     seed: int = Field(default=42, ge=0)
     """Seed of the new head's weights, the order of the rows and dropout."""
-    model: Text
-    """A model folder or Hub id."""
+    model: AnyFolder
+    """A model folder, a run folder with one, or a Hub id."""
     init: Literal["pretrained", "random"] = "pretrained"
     """random: the same network with random weights, to measure the effect of pretraining."""
     task: AnyTask
@@ -257,8 +268,8 @@ class EvalConfig(KindConfig):
     """The folder for the results."""
     seed: int = Field(default=42, ge=0)
     """Seed of masks and pairs."""
-    model: Text
-    """A model folder or Hub id."""
+    model: AnyFolder
+    """A model folder, a run folder with one, or a Hub id."""
     measures: tuple[AnyMeasure, ...] = Field(min_length=1)
     """The measures, each with its own data."""
     batch_size: int = Field(default=32, ge=1)

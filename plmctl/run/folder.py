@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -83,17 +84,28 @@ _AFTER_MODEL = ("eval/samples.json", "report.html")  # can be written without tr
 _STARTED = {_LOCK, _STATUS, f".{_STATUS}.writing", ".config.yaml.writing", "budget.json"}
 
 
+# The files of a start that ended before it had a result: nothing of them is work.
+# ``data.json`` counts the labelled rows.
+_BEFORE_WORK = _STARTED | {"config.yaml", "environment.json", "events", "data.json"}
+
+
 _PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 
-def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> None:
+def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> bool:
     """Refuse a run folder of another config, before any work is done.
+
+    The folder of a start that failed before its first step has no work in it: another config may
+    have it.
 
     Args:
         config: The resolved config.
         run: The folder.
         fresh: It is moved aside.
         writes: Whether this process, or those that it starts, write it.
+
+    Returns:
+        Whether ``open_run`` replaces the config of such a start.
 
     Raises:
         ConfigError: The folder belongs to another config, is not a run folder, or has something
@@ -108,15 +120,54 @@ def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> N
                 file, fcntl.LOCK_SH
             )  # refused while a process writes here; released with the file
     if fresh or not folder.exists():
-        return
+        return False
     saved = folder / "config.yaml"
     if saved.is_file():
-        _refuse_other_config(config, saved)
+        try:
+            _refuse_other_config(config, saved)
+        except ConfigError:
+            if not is_unstarted(folder):
+                raise
+            return True
     elif not folder.is_dir() or {path.name for path in folder.iterdir()} - _STARTED:
         raise ConfigError(
             f"{folder} exists already and is not a run folder",
             "name another folder with `run=...`",
         )
+    return False
+
+
+def is_unstarted(folder: Path, also: Sequence[str] = ()) -> bool:
+    """Whether no step is logged or saved in a folder, and no result: in no run below it either.
+
+    Args:
+        folder: A run folder, or a folder of several runs.
+        also: Further names of files that are no work.
+    """
+    known = {*_BEFORE_WORK, *also}
+    for root, folders, files in os.walk(folder):
+        if any((Path(root) / name).is_symlink() for name in folders):
+            return False
+        # What a killed process was writing under a temporary name.
+        folders[:] = [name for name in folders if not name.endswith(".writing")]
+        if any(name not in known and (Path(root) / name).stat().st_size for name in files):
+            return False
+    return True
+
+
+def start_over(folder: Path) -> None:
+    """Remove what a start without work has left in its folder (``is_unstarted``).
+
+    Raises:
+        PlmError: As ``locked``.
+    """
+    with locked(folder), writing(folder):
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != _LOCK:
+                path.unlink()
+    say(f"{folder}: an earlier start failed before its first step; its config is replaced")
 
 
 def open_run(config: Model, run: str, *, fresh: bool) -> Path:
@@ -133,8 +184,9 @@ def open_run(config: Model, run: str, *, fresh: bool) -> Path:
         ConfigError: As ``check_run``.
         PlmError: The folder cannot be written.
     """
-    check_run(config, run, fresh=fresh)
     folder = Path(run)
+    if check_run(config, run, fresh=fresh):
+        start_over(folder)
     with writing(folder):
         if fresh and folder.exists():
             move_aside(folder)
@@ -488,6 +540,7 @@ def write_environment(
     processes: int = 1,
     text: Mapping[str, Any] | None = None,
     precision: str | None = None,
+    more: Mapping[str, object] | None = None,
 ) -> None:
     """``environment.json``: what is needed to trace where a result came from.
 
@@ -497,6 +550,7 @@ def write_environment(
         processes: How many train.
         text: What the text of a pretraining contains.
         precision: Of a training; the next start resumes in it.
+        more: Further facts, for reports and cards.
     """
     import torch
 
@@ -515,6 +569,7 @@ def write_environment(
         "git_commit": _git_commit(),
         "hashes": {name: value for name, value in hashes.items() if value is not None},
         **({} if text is None else {"text": dict(text)}),
+        **(more or {}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     with writing(folder / "environment.json") as path:

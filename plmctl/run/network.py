@@ -81,6 +81,20 @@ def fresh_model(config: PretrainConfig, vocab: Vocab) -> PreTrainedModel:
     return model
 
 
+def network_facts(model: PreTrainedModel) -> dict[str, int]:
+    """Its number of parameters and its sizes, in the words of a card; unknown ones are left out."""
+    names = {
+        "layers": "num_hidden_layers",
+        "hidden size": "hidden_size",
+        "attention heads": "num_attention_heads",
+        "positions": "max_position_embeddings",
+        "vocabulary": "vocab_size",
+    }
+    sizes = {name: getattr(model.config, key, None) for name, key in names.items()}
+    known = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    return {"parameters": sum(one.numel() for one in model.parameters()), **known}
+
+
 def output_size(config: PretrainConfig, vocab: Vocab) -> int:
     """Ids that the network predicts: the tokenizer's, or fewer if the objective says so (bilm)."""
     return get_objective(config.objective.name).num_outputs(config.objective, vocab.size)

@@ -29,6 +29,7 @@ from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.examples.masking import count_exact
 from plmctl.examples.spans import budget
 from plmctl.families.base import get_family, trains_in_fp16
+from plmctl.files import model_of_run
 from plmctl.hub import local, refuse_unreachable
 from plmctl.objectives.base import Objective, get_objective
 from plmctl.run import launch
@@ -87,20 +88,50 @@ def run_progress(config: RunConfig, *, fresh: bool) -> Progress:
     return "trained" if not fresh and is_trained(folder) else "unfinished"
 
 
+def check_start(config: PretrainConfig, *, fresh: bool) -> None:
+    """Refuse a run folder, an objective or a tokenizer before PyTorch is imported.
+
+    Nothing here is new: the pretraining checks all of it again, in all of its processes, so one of
+    several leaves it to that.
+
+    Raises:
+        ConfigError, PlmError: As ``run_progress`` and ``preflight``.
+    """
+    alone = not launch.is_worker() and launch.place_of(config.launch).machines == 1
+    if alone and run_progress(config, fresh=fresh) == "unfinished":
+        check_parts(config)
+
+
+def check_parts(config: PretrainConfig) -> None:
+    """Refuse an objective, a tokenizer or a model to start from, before PyTorch is imported.
+
+    Raises:
+        ConfigError: As ``preflight``.
+    """
+    _check_objective(config)
+    if config.model.init_from is not None:
+        check_model(config.model.init_from)
+    Encoder(config.tokenizer, config.data.words)
+
+
 # --- Is it a model folder? ---
 
 
-def check_model(model: str) -> None:
+def check_model(model: str) -> str:
     """Refuse a folder that is not a model, before anything is read.
+
+    Returns:
+        The same name; of a run folder, its ``model/``.
 
     Raises:
         ConfigError: The folder has no ``config.json``.
         PlmError: It cannot be downloaded from ModelScope.
     """
-    folder = Path(local(model))
+    folder = Path(local(model_of_run(model)))
     if folder.exists() and not (folder / "config.json").is_file():
-        inside = folder / "model"
-        hint = f"did you mean {inside}?" if inside.is_dir() else "pretrain one first"
+        hint = "pretrain one first"
+        if (folder / "checkpoints").is_dir():
+            hint = f"the run has no model/ yet; export a checkpoint: plmctl export {model} FOLDER"
         raise ConfigError(f"{folder} is not a model folder: it has no config.json", hint)
     if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
         raise ConfigError(
@@ -108,6 +139,7 @@ def check_model(model: str) -> None:
         )
     if not folder.exists():
         refuse_unreachable(model, "check the path, or connect to the network if it is a Hub id")
+    return model_of_run(model)
 
 
 # --- Preflight of a pretraining: config in, what every later part of the run needs out ---
@@ -182,11 +214,11 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
         ConfigError: The family cannot build this network, has no heads for the objective, or the
             network does not support what the config requires of it; the tokenizer lacks a token.
     """
-    import torch
-
     _check_objective(config)
     _check_tokens(config, vocab)
     _check_numbers(config)
+    import torch
+
     longest = max(phase.seq_len for phase in config.train.phases)
     positions = get_family(config.model.family).positions(config.model)
     if longest > positions:
@@ -520,11 +552,11 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
         DataError: The folder's config.json or its tokenizer is damaged.
         PlmError: peft is not installed, and there is ``lora``.
     """
-    from plmctl.models.load import config_of, refuse_longer
+    check_model(config.model)
+    from plmctl.models.load import config_of, refuse_longer  # these import PyTorch
     from plmctl.models.parameters import check_layers, require_peft
 
     check_machine(config)
-    check_model(config.model)
     network = config_of(config.model)
     check_checkpointing(config.compute, network.model_type)
     _check_sharded(config, network.model_type)

@@ -328,6 +328,11 @@ class Mixture(StoreExamples):
         """The weight of the mean of each loss term in the loss."""
         return self.parts[0].weights
 
+    @property
+    def counted_terms(self) -> tuple[str, ...]:
+        """The loss terms that are the cross-entropy of their targets."""
+        return self.parts[0].counted_terms
+
     def __len__(self) -> int:
         """Samples in an epoch of the mixture."""
         return int(self._bounds[-1])

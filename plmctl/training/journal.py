@@ -281,6 +281,7 @@ class Journal:
     Args:
         run: The run folder.
         title: Title of the progress display.
+        baseline: The losses of token frequencies alone, by term (``run.frequencies``).
         total_steps: Steps of the whole run.
         trackers: Names of trackers that get the records as well.
         quiet: Write and show nothing; for all processes except the main one.
@@ -299,11 +300,12 @@ class Journal:
         trackers: tuple[str, ...],
         quiet: bool,
         accept_gap: bool = False,
+        baseline: Mapping[str, float] | None = None,
     ) -> None:
         self._run, self._quiet, self._accept_gap = run, quiet, accept_gap
         # Lines are hashed when they are written, so that the cost of a save does not grow.
         self._lines, self._size, self._hash = 0, 0, hashlib.sha256()
-        self._display = Display(title, total_steps, quiet=quiet)
+        self._display = Display(title, total_steps, quiet=quiet, baseline=baseline)
         self._trackers = Trackers(run, () if quiet else trackers)
 
     def __enter__(self) -> Journal:

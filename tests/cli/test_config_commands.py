@@ -218,3 +218,21 @@ def test_a_folder_of_data_does_not_hide_the_config_that_reads_it(
     code, _, err = cli("eval", "bert")
     assert code == 2
     assert "bert: not a tokenizer folder" in err
+
+
+def test_the_list_takes_words_and_has_the_published_recipes_first(cli: Cli) -> None:
+    code, out, _ = cli("config", "list", "ELMO", "5.5", "--json")
+    listed = json.loads(out)
+    assert (code, list(listed["configs"]["pretrain"])) == (0, ["elmo-5.5b"])
+    assert listed["configs"]["eval"] == {}
+    names = list(json.loads(cli("config", "list", "bert", "--json")[1])["configs"]["pretrain"])
+    folders = [name.count("/") for name in names]
+    assert (folders, folders[0]) == (sorted(folders), 0)
+    code, out, err = cli("config", "list", "no-such-word")
+    assert (code, out.strip(), "'no-such-word'" in err) == (2, "", True)
+
+
+def test_a_name_of_another_command_has_the_near_names_of_this_one(cli: Cli) -> None:
+    code, _, err = cli("plan", "elmo")
+    assert code == 2
+    assert "is for `plmctl train-tokenizer`; did you mean 'elmo-5.5b' or 'elmo-medium'" in err

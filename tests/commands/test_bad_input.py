@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from plmctl.corpus.document import share_of
+from plmctl.run.configs import load
 from tests.commands.conftest import Cli, corpus_text, pretrain_config, run_main, write
 
 
@@ -250,10 +251,25 @@ def test_a_folder_that_is_no_run(cli: Cli) -> None:
     assert Path("precious/thesis.txt").read_text() == "years of work"
 
 
-def test_a_model_folder_without_a_model(cli: Cli, pretrained: dict[str, Path]) -> None:
+def test_a_run_stands_for_its_model_and_a_model_for_its_run(
+    cli: Cli, pretrained: dict[str, Path]
+) -> None:
     write("ft.yaml", finetune_config(pretrained["bert"]) | {"run": "x"})
     run = pretrained["bert"].name
-    refused(cli("finetune", "ft.yaml", f"model={run}"), 2, f"did you mean {run}/model")
+    assert load("finetune", "ft.yaml", [f"model={run}"]).model == f"{run}/model"
+    measures = [{"name": "perplexity", "data": ["text.txt"]}]
+    write("measure.yaml", {"run": "x", "model": run, "measures": measures})
+    assert load("eval", "measure.yaml").model == f"{run}/model"
+    code, out, err = cli("predict", run, "Anna [MASK] Bela")
+    assert (code, "Anna" in out) == (0, True), err
+    for command in ("status", "report"):
+        assert cli(command, f"{run}/model")[0] == 0
+    shutil.copytree(run, "runs/new")
+    code, out, err = cli("status")
+    assert (code, "runs/new" in out) == (0, True), err
+    refused(cli("resume", run), 2, "run the same command again")
+    shutil.copytree(run, "unfinished", ignore=shutil.ignore_patterns("model"))
+    refused(cli("predict", "unfinished", "x"), 2, "has no model/ yet", "plmctl export unfinished")
 
 
 def test_a_run_folder_of_another_command(cli: Cli, pretrained: dict[str, Path]) -> None:
