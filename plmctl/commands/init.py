@@ -71,8 +71,8 @@ def run(request: Request, *, as_json: bool) -> None:
     language = None if request.lang is None else check_language(request.lang)
     budget = Budget.of(request.budget, "--budget")
     family = None if request.family is None else _check_family(request.family)
-    out = None if request.out is None else _check_out(Path(request.out))
     corpus = Corpus.of(request.corpus)
+    out = _check_out(Path(request.out or f"{corpus.name}-{family or _FAMILY}"))
     evaluation = resolve(tuple(request.evaluation))
     looked, corpus = _look(corpus, evaluation)
     language = language or language_of_script(looked.scripts)
@@ -82,7 +82,6 @@ def run(request: Request, *, as_json: bool) -> None:
         for note in notes:
             say(f"note: {note}")
     proposal = propose(looked, corpus, budget, family)
-    out = out or _check_out(Path(f"{corpus.name}-{proposal.family}"))
     proposal, planned = _write(out, proposal, corpus, looked, evaluation)
     files = [f"{out}/{name}.yaml" for name in ("tokenizer", "pretrain", "finetune", "eval")]
     if not as_json:
@@ -202,9 +201,8 @@ def describe(
         ("script", ", ".join(f"{s} {share:.1%}" for s, share in islice(looked.scripts.items(), 4))),
     ]
     facts = [fact for fact in facts if fact[1] not in ("", "0 files")]
-    for what, parts in _divisions(looked, corpus):
-        shares = [f"{name} {part.share:.1%}" for name, part in parts.items()]
-        facts.append((what, ", ".join(shares[:4])))
+    if not corpus.programs:
+        facts += _divisions(looked)
     if looked.chinese and looked.traditional is not None:
         words = f"about {looked.traditional:.0%}, by frequent characters that have two forms"
         facts.append(("traditional Chinese", words))
@@ -303,14 +301,17 @@ def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
 _NOTABLE = 0.05  # share of the documents
 
 
-def _divisions(looked: Profile, corpus: Corpus) -> list[tuple[str, dict[str, Part]]]:
+def _divisions(looked: Profile) -> list[tuple[str, str]]:
     """How the documents divide by script and, in Latin letters, into English and other text."""
-    english = {"en": "English", "other": "not English"}
-    divisions = [
-        ("documents by script", looked.main_scripts),
-        ("in Latin letters", {english[key]: part for key, part in looked.english.items()}),
-    ]
-    return [(name, parts) for name, parts in divisions if len(parts) > 1 and not corpus.programs]
+    facts = []
+    if len(looked.main_scripts) > 1:
+        shares = [f"{name} {part.share:.1%}" for name, part in looked.main_scripts.items()]
+        facts.append(("documents by script", ", ".join(shares[:4])))
+    if len(looked.english) > 1:
+        english, other = (looked.english[key].share for key in ("en", "other"))
+        unclear = f"{1 - english - other:.1%} too short or unclear"
+        facts.append(("documents in English", f"{english:.1%}; {other:.1%} not, {unclear}"))
+    return facts
 
 
 def _mixed(looked: Profile, language: str | None) -> list[str]:
@@ -423,6 +424,8 @@ _PAPER = {
     "t5": "T5",
 }
 
+_FAMILY = "bert"  # proposed, if the user names none
+
 _GPT = ("gpt1", "gpt2", "gpt3")
 
 _MASKED = ("bert", "roberta", "albert", "spanbert")
@@ -451,10 +454,10 @@ def propose(looked: Profile, corpus: Corpus, budget: Budget, family: str | None)
     device = _device()
     because(
         "family",
-        family or "bert",
+        family or _FAMILY,
         "as requested" if family else "to understand text; --family gpt2 writes text, t5 does both",
     )
-    family = family or "bert"
+    family = family or _FAMILY
     template, reason = _template(looked, family)
     algorithm = ALGORITHM_OF[template]  # type: ignore[index]  # one of its keys
     because("tokenizer", f"{algorithm} ({template})", reason)
@@ -464,7 +467,7 @@ def propose(looked: Profile, corpus: Corpus, budget: Budget, family: str | None)
     if rules:
         because("case, accents", "kept", reason)
     per_token = _characters_per_token(looked, algorithm, vocab_size)
-    tokens = looked.all_characters / per_token
+    tokens = (1 - looked.exact_text) * looked.all_characters / per_token
     seq_len, reason = _seq_len(looked, family, device, per_token)
     because("seq_len", seq_len, reason)
     objective, reason = _objective(looked, family)
@@ -698,7 +701,7 @@ def _sized(config: PretrainConfig, proposal: Proposal, looked: Profile) -> Propo
 
     algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]  # one of its keys
     per_token = _characters_per_token(looked, algorithm, proposal.vocab_size)
-    tokens = max(1, round(looked.all_characters / per_token))
+    tokens = max(1, round((1 - looked.exact_text) * looked.all_characters / per_token))
     budget = proposal.budget
     if budget.unit == "words":
         # Words are counted when the text is prepared; until then, about.
