@@ -6,19 +6,19 @@
 // --- Words ---
 
 const ZH = {
-  "runs": "个运行", "live": "实时", "no connection": "连接中断", "saved page": "静态页面", "search runs": "搜索运行",
+  "runs": "个运行", "live": "实时", "no connection": "连接中断", "saved page": "静态页面", ", ": "，", "search runs": "搜索运行",
   "all kinds": "所有类型", "group by": "分组", "nothing": "不分组", "seeds": "随机种子", "grids": "网格与多种子", "folder": "文件夹",
   "kind": "类型", "family": "模型", "objective": "目标", "state": "状态", "run": "运行", "progress": "进度",
-  "tokens/s": "词元/秒", "ETA": "剩余时间", "loss": "损失", "last validation": "最近验证", "best validation": "最佳验证",
-  "result": "结果", "special settings": "特有配置", "changed": "更新", "running": "运行中", "stopped": "已停止",
+  "tokens/s": "token/秒", "ETA": "剩余时间", "loss": "损失", "last validation": "最近验证", "best validation": "最佳验证",
+  "result": "结果", "special settings": "与其他运行不同的配置", "changed": "更新", "running": "运行中", "stopped": "已停止",
   "killed": "被终止", "failed": "失败", "finished": "完成", "incomplete": "不完整", "damaged": "损坏", "foreign": "非 plmctl",
   "pretrain": "预训练", "finetune": "微调", "eval": "评测", "tokenizer": "分词器", "Curves": "曲线",
-  "Horizontal axis": "横轴", "step": "步", "tokens": "词元", "hours": "小时", "training hours": "训练小时",
+  "Horizontal axis": "横轴", "step": "步", "tokens": "token", "hours": "小时", "training hours": "训练小时",
   "smoothing": "平滑", "log x": "对数横轴", "log y": "对数纵轴", "clear": "清除选择", "choose runs in the table": "在上表中勾选运行，即可比较它们的曲线。",
   "Different settings": "不同的配置", "setting": "配置项", "all settings are the same": "所选运行的配置相同。",
   "training": "训练", "validation": "验证", "Loss": "损失", "Loss, ": "损失：", "Accuracy, ": "准确率：", "Learning rate": "学习率",
   "Gradient norm": "梯度范数", "Throughput": "吞吐量", "Waiting for data": "等待数据", "Memory": "内存", "Padding": "填充",
-  "nats per target": "奈特/目标", "share of targets": "目标占比", "tokens per second": "词元/秒", "share of time": "时间占比",
+  "nats per target": "nats/目标", "share of targets": "目标占比", "tokens per second": "token/秒", "share of time": "时间占比",
   "GB": "GB", "share of positions": "位置占比", "norm before clipping": "裁剪前范数", "samples per second": "样本/秒", "Samples": "样本",
   "zoom in": "放大", "zoom out": "缩小", "whole curve": "完整曲线",
   "Drag moves a plot, Ctrl and the wheel zoom it, a double click shows all.": "拖动平移，Ctrl+滚轮缩放，双击还原。",
@@ -34,7 +34,7 @@ const ZH = {
   "F1": "F1", "support": "样本数", "Confusion: truth in rows, prediction in columns": "混淆矩阵：行是真实类别，列是预测",
   "Settings": "各组配置", "median": "中位数", "std": "标准差", "min": "最小", "max": "最大",
   "What the model predicts": "模型的预测", "Original: ": "原文：", "Right: ": "正确答案：", "Samples over the training": "训练过程中的样本", "its guesses": "模型的猜测", "its text": "模型写的文字", "Events": "事件", "Environment": "环境", "Config": "配置",
-  "Pages": "页面", "Held-out text in tokens": "切分成词元的留出文本", "Checkpoints": "检查点", "as of": "截至", "lines cannot be read": "行无法读取", "at step": "于第",
+  "Pages": "页面", "Held-out text in tokens": "切分成 token 的留出文本", "Checkpoints": "检查点", "as of": "截至", "lines cannot be read": "行无法读取", "at step": "于第",
   "searching old validations": "正在读取较早的验证", "too many folders": "文件夹过多，只列出了一部分",
   "memory": "内存", "waiting": "等待数据", "learning rate": "学习率", "No charts: install vl-convert-python; or, if ulimit -v is below 64 GiB, open a board once in a shell without that limit.": "无法绘制曲线：请安装 vl-convert-python；若 ulimit -v 小于 64 GiB，请先在没有该限制的 shell 中打开一次看板。",
   "choose": "勾选", "just now": "刚刚", "s ago": " 秒前", "min ago": " 分钟前", "h ago": " 小时前", "d ago": " 天前", "same settings": "相同配置", "reading": "读取中",
@@ -527,7 +527,7 @@ function header() {
 function drawLive() {
   const place = document.getElementById("live");
   if (!place) return;
-  const text = STATIC ? `${t("saved page")}, ${t("as of")} ${new Date(STATIC.runs.time * 1000).toLocaleString()}` : t(state.connected ? "live" : "no connection");
+  const text = STATIC ? `${t("saved page")}${t(", ")}${t("as of")} ${new Date(STATIC.runs.time * 1000).toLocaleString()}` : t(state.connected ? "live" : "no connection");
   const notes = [state.reading ? t("searching old validations") : "", state.tooMany ? t("too many folders") : ""].filter(Boolean).map((note) => ` · ${note}`);
   place.replaceChildren(h("span", { class: state.connected ? "dot" : "dot off" }), `${text} · ${number(state.rows.size)} ${t("runs")}`, ...notes);
 }
