@@ -81,7 +81,6 @@ DEMOS = {
         (
             'plmctl generate {pretrain_last}/model --prompt "The people of" --top-p 0.9',
             'plmctl predict {finetune}/model "We must help the schools of our cities."',
-            "plmctl config copy demo/pretrain my.yaml",
         ),
     ),
     "zh": Demo(
@@ -92,7 +91,6 @@ DEMOS = {
         (
             "plmctl generate {pretrain}/model --prompt 中国政府 --top-p 0.9",
             "plmctl predict {finetune}/model 质量很好，送货也快",
-            "plmctl config copy demo/zh/pretrain my.yaml",
         ),
     ),
     "ner": Demo(
@@ -103,7 +101,6 @@ DEMOS = {
         (
             "plmctl compare {finetune} {finetune}-scratch",
             "plmctl predict {pretrain}/model 中国政[MASK]",
-            "plmctl config copy demo/ner/pretrain my.yaml",
         ),
     ),
     "qa": Demo(
@@ -114,7 +111,6 @@ DEMOS = {
         (
             "plmctl compare {finetune} {finetune}-scratch",
             "plmctl report {finetune}",
-            "plmctl config copy demo/qa/finetune my.yaml",
         ),
     ),
 }
@@ -202,8 +198,7 @@ def find_demo(name: str, data: str | None) -> Demo:
         if name not in _OWN_COLUMNS:
             raise ConfigError(
                 f"demo {name} takes no --data",
-                "your own text and rows: `plmctl config copy` the configs of the demo, and set "
-                "`data` in them",
+                "for your own text: `plmctl init FOLDER`",
             )
     elif demo.text is None:
         raise ConfigError(
@@ -672,6 +667,7 @@ def print_rest(document: Mapping[str, Any]) -> None:
     print(f"curves and details: {document['report']}\n\ntry next:")
     for line in document["next"]:
         print(f"  {line}")
+    print("\nyour own text: this looks at a folder of it, and writes configs\n  plmctl init FOLDER")
 
 
 # --- Text and rows in place of those of the configs: a user's, or a few of a sample's ---

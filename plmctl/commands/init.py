@@ -20,15 +20,13 @@ from typing import Any
 import numpy as np
 
 from plmctl import registry
-from plmctl.commands.plan import compare_sizes, costs, in_words
-from plmctl.config.sections import TextConfig
 from plmctl.config.tokenizer import ALGORITHM_OF
 from plmctl.config.units import Budget
+from plmctl.corpus.gather import Corpus, counted, one_line, together
 from plmctl.corpus.labelled import read_rows
-from plmctl.corpus.languages import LANGUAGES, check_language, is_unusual, language_of_script
-from plmctl.corpus.profile import Profile, profile
-from plmctl.corpus.source import Source, resolve
-from plmctl.corpus.tabular import rows
+from plmctl.corpus.languages import LANGUAGES, check_language, language_of_script, scripts_of
+from plmctl.corpus.profile import Part, Profile, profile, unreadable
+from plmctl.corpus.source import FORMATS, Source, resolve
 from plmctl.errors import ConfigError, DataError, nearest
 from plmctl.families.base import get_family
 from plmctl.files import new_folder, write_atomically, writing
@@ -73,8 +71,8 @@ def run(request: Request, *, as_json: bool) -> None:
     language = None if request.lang is None else check_language(request.lang)
     budget = Budget.of(request.budget, "--budget")
     family = None if request.family is None else _check_family(request.family)
-    out = None if request.out is None else _check_out(Path(request.out))
-    corpus = _Corpus.of(request.corpus)
+    corpus = Corpus.of(request.corpus)
+    out = _check_out(Path(request.out or f"{corpus.name}-{family or _FAMILY}"))
     evaluation = resolve(tuple(request.evaluation))
     looked, corpus = _look(corpus, evaluation)
     language = language or language_of_script(looked.scripts)
@@ -84,12 +82,11 @@ def run(request: Request, *, as_json: bool) -> None:
         for note in notes:
             say(f"note: {note}")
     proposal = propose(looked, corpus, budget, family)
-    out = out or _check_out(Path(f"{corpus.name}-{proposal.family}"))
     proposal, planned = _write(out, proposal, corpus, looked, evaluation)
     files = [f"{out}/{name}.yaml" for name in ("tokenizer", "pretrain", "finetune", "eval")]
     if not as_json:
-        settings = [(one.key, one.value, one.because) for one in proposal.settings]
-        table = text_table("the proposal", ("setting", "value", "because"), settings)
+        settings = [(one.key, f"{one.value}: {one.because}") for one in proposal.settings]
+        table = text_table("the proposal", ("setting", "value: because"), settings)
         checked = metrics_table(f"{files[1]} will cost", planned)
         show_result({}, [table, checked], as_json=False)
         for line in _next(out, bool(evaluation)):
@@ -136,147 +133,29 @@ def _check_out(folder: Path) -> Path:
     return folder
 
 
-# --- The files of a corpus ---
+# --- Looking ---
 
 
-_READABLE = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+def _look(corpus: Corpus, evaluation: Sequence[Source]) -> tuple[Profile, Corpus]:
+    """The profile, and the corpus without files that cannot be read.
 
-_HELD_OUT = ("valid", "validation", "dev", "test", "eval", "heldout", "held_out")
-
-_MANY = 20  # files that are still listed one by one
-
-
-@dataclass(frozen=True)
-class _Corpus:
-    """The sources of a corpus, and how a config names them.
-
-    Attributes:
-        name: A short name.
-        train: Paths and globs for ``data.train``.
-        valid: Validation files beside them.
-        left_out: Test files, which nothing reads.
-        column: The column of the text.
-        documents: What a document is in text files.
+    Text files of few documents are read line by line.
     """
-
-    name: str
-    train: tuple[str, ...]
-    valid: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    column: str = "text"
-    documents: str = "auto"
-
-    @classmethod
-    def of(cls, names: Sequence[str]) -> _Corpus:
-        """The sources of what the user gave.
-
-        Raises:
-            DataError: No such file, or a folder without a file that can be read.
-            ConfigError: Files of an unsupported kind.
-        """
-        train, valid, left = list[str](), list[str](), list[str]()
-        for name in names:
-            folder = Path(name)
-            if not folder.is_dir() or any(source.kind for source in _saved(folder)):
-                train.append(name)
-                continue
-            files = _files_of(folder)
-            sides = {file: _side(file) for file in files}
-            own = [str(file) for file in files if sides[file] == "train"]
-            if not own:
-                raise DataError(f"{name}: all of its files are named after held-out text")
-            valid += [str(file) for file in files if sides[file] == "valid"]
-            left += [str(file) for file in files if sides[file] == "test"]
-            has_sides = len(own) < len(files)
-            train += own if has_sides or len(own) <= _MANY else _globs(folder, files)
-        sources = resolve(tuple(train))
-        first = Path(names[0].removeprefix("sample:"))
-        name = (first.parent if first.stem in ("train", "*", "**") else first).name
-        name = "".join(c if c.isalnum() or c in "-_" else "-" for c in name.split(".")[0])
-        column = next((c for source in sources if (c := _text_column(source))), "text")
-        return cls(name.strip("-") or "corpus", tuple(train), tuple(valid), tuple(left), column)
-
-    @property
-    def config(self) -> TextConfig:
-        """How it is read."""
-        fields = {"train": self.train, "text": self.column, "documents": self.documents}
-        return TextConfig.model_validate(fields)
-
-
-def _saved(folder: Path) -> list[Source]:
-    try:
-        return resolve((str(folder),))
-    except DataError:  # an ordinary folder of files
-        return []
-
-
-def _files_of(folder: Path) -> list[Path]:
-    files = [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and _suffix(path) in _READABLE
-    ]
-    if not files:
-        raise DataError(
-            f"{folder}: no file in this folder can be read",
-            "plmctl reads txt, jsonl, csv, tsv and parquet; the first four also as .gz or .zst",
-        )
-    return files
-
-
-def _suffix(path: Path) -> str:
-    name = path.name.removesuffix(".gz").removesuffix(".zst")
-    return Path(name).suffix.lower()
-
-
-def _side(path: Path) -> str:
-    """Whether a file's name says that its text is held out: train, valid or test."""
-    words = path.name.split(".")[0].lower().replace("-", "_").split("_")
-    if "test" in words:
-        return "test"
-    return "valid" if any(word in _HELD_OUT for word in words) else "train"
-
-
-def _globs(folder: Path, files: Sequence[Path]) -> list[str]:
-    """Patterns for many files, one per ending."""
-    endings = sorted(
-        {
-            "".join(path.suffixes[-2:]) if path.suffix in (".gz", ".zst") else path.suffix
-            for path in files
-        }
-    )
-    return [f"{folder}/**/*{ending}" for ending in endings]
-
-
-def _text_column(source: Source) -> str | None:
-    """The column of a table that has the longest text; None for text files."""
-    if source.kind in ("text", "conll", "sample"):
-        return None
-    lengths = dict[str, int]()
-    for values, _ in islice(rows(source), 50):
-        for key, value in values.items():
-            if isinstance(value, str):
-                lengths[key] = lengths.get(key, 0) + len(value)
-    if "text" in lengths or not lengths:
-        return None
-    return max(lengths, key=lambda key: lengths[key])
-
-
-def _look(corpus: _Corpus, evaluation: Sequence[Source]) -> tuple[Profile, _Corpus]:
-    """The profile; text files of few documents are read line by line."""
-    sources = resolve(corpus.train)
     with work_progress("looking at the corpus") as progress:
-        looked = profile(sources, corpus.config, evaluation, progress)
+        looked = profile(resolve(corpus.train), corpus.config, evaluation, progress)
+        bad = looked.unreadable | unreadable(resolve(corpus.valid), corpus.config)
+        corpus = corpus.without(bad)
         if looked.one_each and looked.documents < _FEW and looked.lines >= 2 * _FEW:
             corpus = replace(corpus, documents="line")
-            looked = profile(sources, corpus.config, evaluation, progress)
+            looked = profile(resolve(corpus.train), corpus.config, evaluation, progress)
+    looked = replace(looked, unreadable=bad)
     if looked.documents < 2:
-        raise DataError(
+        single = DataError(
             f"{corpus.train[0]}: the corpus is a single document of one line",
-            "separate documents by blank lines, or put one document on each line",
+            "separate documents by blank lines, or put one document on each line"
+            + (f"; left out: {corpus.left_out}" if corpus.left_out else ""),
         )
+        raise together([single, *bad.values()])
     return looked, corpus
 
 
@@ -287,7 +166,7 @@ _FEW = 50  # documents: too few to hold some of them out
 
 
 def describe(
-    looked: Profile, corpus: _Corpus, language: str | None, tag: str | None
+    looked: Profile, corpus: Corpus, language: str | None, tag: str | None
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """What a corpus is, as names and values; and what a user should do about it.
 
@@ -297,7 +176,7 @@ def describe(
         language: The code of its language; None: unknown.
         tag: The language as the user gave it; None: it was not given.
     """
-    files = _counted(len(resolve(corpus.train)), "file")
+    files = counted(len(resolve(corpus.train)), "file")
     scope = "all of it" if looked.whole else "a seeded sample from all of its parts"
     lengths, size = looked.lengths, len(looked.sample)
     if language is None:
@@ -307,6 +186,12 @@ def describe(
         spoken = f"{LANGUAGES[language]} ({source})"
     facts = [
         ("size", f"{_megabytes(looked.size)} in {files}"),
+        *([("left out", corpus.left_out)] if corpus.left_out else []),
+        *(
+            [("cannot be read", counted(len(looked.unreadable), "file"))]
+            if looked.unreadable
+            else []
+        ),
         ("read", f"{_megabytes(looked.read)}, {scope}"),
         ("documents", f"{looked.documents:,}" + ("" if looked.whole else " in what was read")),
         (
@@ -317,6 +202,9 @@ def describe(
         ("language", spoken),
         ("script", ", ".join(f"{s} {share:.1%}" for s, share in islice(looked.scripts.items(), 4))),
     ]
+    facts = [fact for fact in facts if fact[1] not in ("", "0 files")]
+    if not corpus.programs:
+        facts += _divisions(looked)
     if looked.chinese and looked.traditional is not None:
         words = f"about {looked.traditional:.0%}, by frequent characters that have two forms"
         facts.append(("traditional Chinese", words))
@@ -328,7 +216,7 @@ def describe(
         ),
         (
             "near copies",
-            f"{looked.near.share:.1%} of the documents: 70% of their text is in an earlier one",
+            f"{looked.near.share:.1%} of the documents repeat at least 70% of an earlier one",
         ),
         (
             "lines",
@@ -352,20 +240,24 @@ def describe(
     return facts, _advice(looked, corpus, language)
 
 
-def _advice(looked: Profile, corpus: _Corpus, language: str | None) -> list[str]:
-    notes = []
-    if language is not None and is_unusual(language, looked.script):
-        notes.append(
-            f"{LANGUAGES[language]} is not usually written in the {looked.script} script, which "
-            f"{looked.scripts[looked.script]:.0%} of the letters are; is --lang right?"
-        )
+def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
+    notes = [
+        f"left out, because it cannot be read: {one}"
+        for one in one_line(list(looked.unreadable.values()))
+    ]
+    if len(looked.unreadable) > len(notes):
+        notes.append(f"and {len(looked.unreadable) - len(notes):,} more files cannot be read")
+    if corpus.left_out:
+        notes += [f"left out: {corpus.left_out}", *corpus.advice, FORMATS]
+    notes += [] if corpus.programs else _mixed(looked, language)
     if looked.all_characters < 1_000_000:
         notes.append(
             "this is little text: a model will learn its frequent words, and not much more"
         )
     if looked.exact_text > 0.01:
         notes.append(
-            "remove exact copies (data.duplicates: drop): the model would learn them by heart"
+            "the model would learn exact copies by heart: pretrain.yaml leaves them out "
+            "(data.duplicates: drop)"
         )
     if looked.near.share > 0.03:
         least = "" if looked.whole else "at least "
@@ -400,15 +292,67 @@ def _advice(looked: Profile, corpus: _Corpus, language: str | None) -> list[str]
         )
     if corpus.documents == "line":
         notes.append("there are no blank lines, so each line is a document (data.documents: line)")
+    elif corpus.documents == "file":
+        notes.append("these are programs, so each file is a document (data.documents: file)")
     if corpus.column != "text":
         notes.append(f"the column {corpus.column!r} has the longest text, so it is read")
-    if corpus.left_out:
-        notes.append(f"named after test text, and not read: {', '.join(corpus.left_out)}")
+    if corpus.test:
+        notes.append(f"named after test text, and not read: {', '.join(corpus.test)}")
     return notes
 
 
-def _counted(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" + "s" * (number != 1)
+_NOTABLE = 0.05  # share of the documents
+
+
+def _divisions(looked: Profile) -> list[tuple[str, str]]:
+    """How the documents divide by script and, in Latin letters, into English and other text."""
+    facts = []
+    if len(looked.main_scripts) > 1:
+        shares = [f"{name} {part.share:.1%}" for name, part in looked.main_scripts.items()]
+        facts.append(("documents by script", ", ".join(shares[:4])))
+    if len(looked.english) > 1:
+        english, other = (looked.english[key].share for key in ("en", "other"))
+        unclear = f"{1 - english - other:.1%} too short or unclear"
+        facts.append(("documents in English", f"{english:.1%}; {other:.1%} not, {unclear}"))
+    return facts
+
+
+def _mixed(looked: Profile, language: str | None) -> list[str]:
+    """Notes on text in another script or language."""
+    notes, remove = [], "remove them (docs/cleaning.md), or the model spends its training on them"
+    name = "" if language is None else LANGUAGES[language]
+    usual = set() if language is None else scripts_of(language)
+    usual = usual or {looked.script}
+    own = sum(looked.scripts.get(script, 0.0) for script in usual)
+    if own < 0.8 and looked.scripts:
+        others = ", ".join(f"{s} {n:.0%}" for s, n in looked.scripts.items() if s not in usual)
+        scripts = " or ".join(sorted(usual))
+        about = f", which {name} is usually written in" if name else ""
+        end = "is --lang right?" if own < 0.1 else "if other languages are in the text, remove them"
+        notes.append(f"{own:.0%} of the letters are {scripts}{about}; {others}: {end}")
+    for script, part in looked.main_scripts.items():
+        if script not in usual and part.share >= _NOTABLE and own >= 0.1:
+            notes.append(
+                f"{part.share:.0%} of the documents are mainly in {script} letters, for example "
+                f"{part.example}: if they are in another language, {remove}"
+            )
+    none = Part(0.0, "")
+    english, other = (looked.english.get(key, none) for key in ("en", "other"))
+    if language in ("pcm", "sco") or "Latin" not in looked.scripts:
+        return notes
+    unwanted = language is not None or other.share >= _NOTABLE
+    if language != "en" and unwanted and english.share >= _NOTABLE:
+        wanted = f", not {name}" if name else ""
+        notes.append(
+            f"{english.share:.0%} of the documents look English{wanted}, for example "
+            f"{english.example}: if they are not wanted, {remove}"
+        )
+    if other.share >= _NOTABLE and language == "en":
+        notes.append(
+            f"{other.share:.0%} of the documents hardly have the most frequent words of English, "
+            f"for example {other.example}: if they are in another language, {remove}"
+        )
+    return notes
 
 
 def _megabytes(size: float) -> str:
@@ -484,6 +428,8 @@ _PAPER = {
     "t5": "T5",
 }
 
+_FAMILY = "bert"  # proposed, if the user names none
+
 _GPT = ("gpt1", "gpt2", "gpt3")
 
 _MASKED = ("bert", "roberta", "albert", "spanbert")
@@ -495,7 +441,7 @@ _BATCH = {"cpu": 32, "mps": 64, "cuda": 256}
 _VALID_ROWS = 500  # sequences to validate on
 
 
-def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None) -> Proposal:
+def propose(looked: Profile, corpus: Corpus, budget: Budget, family: str | None) -> Proposal:
     """Settings for a corpus on this machine; the size and the steps are still to be decided.
 
     Args:
@@ -512,10 +458,10 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
     device = _device()
     because(
         "family",
-        family or "bert",
+        family or _FAMILY,
         "as requested" if family else "to understand text; --family gpt2 writes text, t5 does both",
     )
-    family = family or "bert"
+    family = family or _FAMILY
     template, reason = _template(looked, family)
     algorithm = ALGORITHM_OF[template]  # type: ignore[index]  # one of its keys
     because("tokenizer", f"{algorithm} ({template})", reason)
@@ -529,7 +475,7 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
         why = f"{looked.joiners:.2%} of the letters are joined by U+200C or U+200D"
         because("keep_joiners", "true", why)
     per_token = _characters_per_token(looked, algorithm, vocab_size)
-    tokens = looked.all_characters / per_token
+    tokens = (1 - looked.exact_text) * looked.all_characters / per_token
     seq_len, reason = _seq_len(looked, family, device, per_token)
     because("seq_len", seq_len, reason)
     objective, reason = _objective(looked, family)
@@ -551,13 +497,17 @@ def propose(looked: Profile, corpus: _Corpus, budget: Budget, family: str | None
             reason = "they end at punctuation (. ? ! and that of other scripts)"
         because("sentences", sentences, reason)
     if corpus.documents != "auto":
-        because("documents", corpus.documents, "there are no blank lines between documents")
+        reasons = {"line": "there are no blank lines between documents", "file": "programs"}
+        because("documents", corpus.documents, reasons[corpus.documents])
+    if looked.exact_text > 0.01:
+        copies = f"{looked.exact_text:.1%} of the text are exact copies of earlier documents"
+        because("duplicates", "drop", copies)
     batch_size = 32 if family == "elmo" else _BATCH[device]
     because("batch_size", batch_size, f"for {_machine(device)}")
     if corpus.valid:
         valid = ""
         because(
-            "valid", _counted(len(corpus.valid), "file"), "by their names, beside the training text"
+            "valid", counted(len(corpus.valid), "file"), "by their names, beside the training text"
         )
     else:
         share = math.ceil(100 * _VALID_ROWS * seq_len / max(1.0, tokens))
@@ -620,7 +570,7 @@ def _vocab_size(looked: Profile, algorithm: str) -> tuple[int, str]:
     if looked.chinese and algorithm == "wordpiece":
         size = min(21_128, max(least, 2_000))
         return size, f"{looked.characters:,} characters make up 99.995 % of the text, each a token"
-    reason = f"for {millions:,.1f} M characters: 2,000 per square root of a million"
+    reason = f"2,000 x the square root of {millions:,.1f} (million characters), rounded"
     if algorithm != "byte_bpe" and least > size:
         size = least
         reason = f"the text has {looked.characters:,} different characters"
@@ -708,14 +658,14 @@ def _machine(device: str) -> str:
     if device != "cpu":
         return f"a GPU ({device})"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"a CPU ({_counted(cores or 1, 'core')})"
+    return f"a CPU ({counted(cores or 1, 'core')})"
 
 
 # --- The files ---
 
 
 def _write(
-    out: Path, proposal: Proposal, corpus: _Corpus, looked: Profile, evaluation: Sequence[Source]
+    out: Path, proposal: Proposal, corpus: Corpus, looked: Profile, evaluation: Sequence[Source]
 ) -> tuple[Proposal, dict[str, object]]:
     """Decide size and steps, write the files, and check all of them.
 
@@ -739,6 +689,8 @@ def _write(
         load("eval", beside / "eval.yaml")
         config = load("pretrain", draft)
         vocab = stand_in(proposal.vocab_size)
+        from plmctl.commands.plan import costs, in_words
+
         network = check_network(config, vocab)
         planned = in_words(costs(decided(config, [proposal.steps]), vocab, network, None))
         planned["steps"] = f"{proposal.steps:,}, about"
@@ -753,9 +705,11 @@ def _sized(config: PretrainConfig, proposal: Proposal, looked: Profile) -> Propo
     Raises:
         ConfigError: No size fits.
     """
+    from plmctl.commands.plan import compare_sizes
+
     algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]  # one of its keys
     per_token = _characters_per_token(looked, algorithm, proposal.vocab_size)
-    tokens = max(1, round(looked.all_characters / per_token))
+    tokens = max(1, round((1 - looked.exact_text) * looked.all_characters / per_token))
     budget = proposal.budget
     if budget.unit == "words":
         # Words are counted when the text is prepared; until then, about.
@@ -830,7 +784,7 @@ def _comment(text: str, indent: str = "") -> str:
     return "".join(f"{indent}#{line}\n" for line in lines)
 
 
-def _text_fields(corpus: _Corpus) -> dict[str, Any]:
+def _text_fields(corpus: Corpus) -> dict[str, Any]:
     fields: dict[str, Any] = {"train": corpus.train}
     if corpus.column != "text":
         fields["text"] = corpus.column
@@ -850,7 +804,7 @@ def _block(fields: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def tokenizer_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
+def tokenizer_yaml(out: Path, proposal: Proposal, corpus: Corpus) -> str:
     """The config of ``plmctl train-tokenizer``."""
     algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]  # one of its keys
     rules = "".join(f"{key}: {_yaml(value)}\n" for key, value in proposal.rules.items())
@@ -895,7 +849,7 @@ def _model_fields(proposal: Proposal) -> tuple[dict[str, Any], str]:
     return fields, comment
 
 
-def pretrain_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
+def pretrain_yaml(out: Path, proposal: Proposal, corpus: Corpus) -> str:
     """The config of ``plmctl pretrain``."""
     model, about_model = _model_fields(proposal)
     size = "" if not proposal.steps else proposal.because("size") + ". "
@@ -910,10 +864,19 @@ def pretrain_yaml(out: Path, proposal: Proposal, corpus: _Corpus) -> str:
     if proposal.words != "pretokenizer":
         text["words"] = proposal.words
         reasons.append(f"words: {proposal.because('words')}.")
+    if looked_up := [one for one in proposal.settings if one.key == "duplicates"]:
+        text["duplicates"] = looked_up[0].value
+        reasons.append(f"duplicates: {looked_up[0].because}.")
     data = _block({**text, "store": f"{out}/stores"})
     about_steps = f"About {proposal.steps:,} steps here; the run decides when it knows its speed. "
     about_steps += f"seq_len: {proposal.because('seq_len')}."
-    log = {"every": max(1, min(50, every // 2)), "validate_every": every, "validate_samples": 1000}
+    # All validations together take about a tenth of the time of the steps.
+    samples = min(1000, max(100, 3 * proposal.steps * proposal.batch_size // 100))
+    log = {
+        "every": max(1, min(50, every // 2)),
+        "validate_every": every,
+        "validate_samples": samples,
+    }
     optim = {
         "name": "muon",
         "lr": proposal.lr,
@@ -1005,7 +968,7 @@ _MEASURES = {
 }
 
 
-def eval_yaml(out: Path, proposal: Proposal, corpus: _Corpus, evaluation: Sequence[Source]) -> str:
+def eval_yaml(out: Path, proposal: Proposal, corpus: Corpus, evaluation: Sequence[Source]) -> str:
     """The config of ``plmctl eval``, on the text that pretraining holds out."""
     held = {"data": corpus.valid} if corpus.valid else {"data": corpus.train}
     share = {} if corpus.valid else {"held_out": Plain(proposal.valid)}

@@ -222,7 +222,12 @@ def _decision(
     else:
         seconds = _estimated(config, vocab, network, per_token)
         source = "estimated from one layer and the output layer, timed here"
-    timing = Timing(tuple(seconds), 0.0, 0.0, 0.0, None, config.checkpoint.every, source=source)
+    # A sample of validation needs the forward pass alone, about a third of a step's time for it.
+    validation = (config.log.validate_samples or 2000) / train.batch_size * max(seconds) / 3
+    every = config.log.validate_every
+    timing = Timing(
+        tuple(seconds), 0.0, validation, 0.0, every, config.checkpoint.every, source=source
+    )
     return decide(train, config.schedule, counts, timing)
 
 

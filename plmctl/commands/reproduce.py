@@ -41,6 +41,7 @@ def run(folder: Path, *, lines: int = _LINES, keep: bool, as_json: bool) -> None
         ConfigError: The folder is not that of a training run, or its log has no loss.
         PlmError: The repetition failed.
     """
+    folder = find_run(folder)
     config, log, environment = _original(folder)
     losses = [line for line in log if "loss" in line][:lines]
     until = losses[-1]["step"]
@@ -82,7 +83,7 @@ def _original(folder: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
     Raises:
         ConfigError: The folder is not that of a training run, or its log has no loss.
     """
-    path = find_run(folder) / "config.yaml"
+    path = folder / "config.yaml"
     kind = kind_of(path)
     if kind not in ("pretrain", "finetune"):
         raise ConfigError(

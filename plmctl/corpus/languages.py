@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from functools import cache
 
 from plmctl.errors import ConfigError, did_you_mean, near_names
 
@@ -110,6 +111,15 @@ def check_language(tag: str) -> str:
     )
 
 
+@cache
+def _script(character: str) -> str:
+    """The script of a letter or mark; empty: of no script."""
+    name = unicodedata.name(character, "").split(" ")[0].split("-")[0]
+    if name in ("COMBINING", "MODIFIER", "FULLWIDTH", "MICRO", "VARIATION"):
+        return ""
+    return _RENAMED.get(name, name.capitalize())
+
+
 def script_shares(letters: Counter[str]) -> dict[str, float]:
     """The share of each script in counted letters and marks, the most frequent first.
 
@@ -118,9 +128,8 @@ def script_shares(letters: Counter[str]) -> dict[str, float]:
     """
     counts = Counter[str]()
     for character, count in letters.items():
-        name = unicodedata.name(character, "").split(" ")[0].split("-")[0]
-        if name and name not in ("COMBINING", "MODIFIER", "FULLWIDTH", "MICRO", "VARIATION"):
-            counts[_RENAMED.get(name, name.capitalize())] += count
+        if script := _script(character):
+            counts[script] += count
     total = sum(counts.values())
     return {script: count / total for script, count in counts.most_common()}
 
@@ -136,16 +145,54 @@ def language_of_script(shares: dict[str, float]) -> str | None:
     return codes[0] if len(codes) == 1 else None
 
 
-def is_unusual(code: str, script: str) -> bool:
-    """Whether a language that has a script of its own is hardly ever written in ``script``."""
+def scripts_of(code: str) -> set[str]:
+    """The scripts that a language is usually written in; none: unknown."""
     usual = {name for name, codes in _SCRIPTS.items() if code in codes.split()}
-    if usual:
-        # Many of the others are also written in Latin letters; Chinese and Japanese text is not.
-        return script not in usual | (set() if usual & {"Han", "Kana"} else {"Latin"})
-    return script in _SCRIPTS and code in _LATIN.split()
+    return usual | ({"Latin"} if code in (*_LATIN.split(), *_LATIN_TOO.split()) else set())
+
+
+_ENGLISH = {
+    "the",
+    "of",
+    "and",
+    "to",
+    "that",
+    "is",
+    "for",
+    "with",
+    "was",
+    "it",
+    "are",
+    "this",
+    "not",
+}
+
+_WORDS = 30  # fewer say little about a language
+
+
+def looks_english(text: str) -> bool | None:
+    """Whether a text in Latin letters is English, by its most frequent words.
+
+    Of the words of English text, 15 to 25 % are these; of other languages hardly any, though some
+    of them have one or two of these words.
+
+    Returns:
+        None: The text is too short, or between the two.
+    """
+    words = re.findall(r"[^\W\d_]+", text.lower())
+    if len(words) < _WORDS:
+        return None
+    counts = Counter(word for word in words if word in _ENGLISH)
+    share = counts.total() / len(words)
+    if share >= 0.1 and len(counts) >= 3:
+        return True
+    return False if share < 0.05 else None
 
 
 _LATIN = """
 af ca cs cy da de en es et eu fi fo fr ga gl ha ht hr hu id is it lb lg ln lt lv mg mi mt nb nl nn
 no ny om pl pt qu rn rw sk sl sm sn so sq st sv sw tl tn tr ts ve vi wo xh yo zu ceb fil
 """
+
+_LATIN_TOO = "sr uz az ku bs kk tk tt mo"
+"""Languages that are written in Latin letters and in others."""

@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,10 @@ from plmctl.arrays import mixed_bits
 from plmctl.characters import JOINERS, KANA, SYLLABLES
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, read_lines
-from plmctl.corpus.languages import NO_SPACES, script_shares
+from plmctl.corpus.gather import together
+from plmctl.corpus.languages import NO_SPACES, looks_english, script_shares
 from plmctl.corpus.marks import notes_on
-from plmctl.corpus.reading import Unit, cut_source, documents, unit_of
+from plmctl.corpus.reading import Piece, Unit, cut_source, documents, unit_of
 from plmctl.corpus.sentences import Decision, decide, sentence_spans
 from plmctl.corpus.source import Source, size_of
 from plmctl.corpus.tabular import rows
@@ -39,6 +40,8 @@ _PIECE = 200_000  # bytes
 _SAMPLE = 8_000_000  # characters to look at closely
 
 _EACH = 20_000  # characters of one document to look at closely
+
+_LANGUAGES = 5_000  # documents whose script and language are looked at; 2,000 characters of each
 
 _SEED = 42
 
@@ -64,6 +67,19 @@ class Overlap:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of the documents.
+
+    Attributes:
+        share: Of the documents that were looked at.
+        example: The origin of one.
+    """
+
+    share: float
+    example: str
+
+
+@dataclass(frozen=True)
 class Profile:
     """What a corpus is.
 
@@ -75,6 +91,9 @@ class Profile:
         lengths: [documents] characters of each.
         sample: Documents that were looked at closely.
         scripts: Share of the letters by script.
+        main_scripts: The documents by the script that most of their letters have.
+        english: Of the documents in Latin letters those that look English ("en"), and those that do
+            not ("other"); short ones, and those between, are in neither.
         accents: Share of the letters that have a mark, or lose one when accents are dropped.
         joiners: Zero-width joiners within words, per letter.
         characters: Number of different characters that make up 99.995 % of the sample.
@@ -94,6 +113,7 @@ class Profile:
         marks: Lines on marks between documents and on other text that is none.
         one_each: Whether text files have no blank lines, so that each file is one document.
         overlaps: Of each evaluation file.
+        unreadable: What is wrong with each file that is left out, because it cannot be read.
     """
 
     size: int
@@ -103,6 +123,8 @@ class Profile:
     lengths: NDArray[np.int64]
     sample: list[Document]
     scripts: dict[str, float]
+    main_scripts: dict[str, Part]
+    english: dict[str, Part]
     accents: float
     joiners: float
     characters: int
@@ -121,6 +143,7 @@ class Profile:
     marks: list[str]
     one_each: bool
     overlaps: list[Overlap]
+    unreadable: dict[str, DataError] = field(default_factory=dict)
 
     @property
     def script(self) -> str:
@@ -155,7 +178,7 @@ def profile(
     evaluation: Sequence[Source] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Profile:
-    """Look at a corpus.
+    """Look at a corpus, without the files that cannot be read.
 
     Args:
         sources: The corpus.
@@ -164,14 +187,12 @@ def profile(
         progress: Called with the bytes read and their total.
 
     Raises:
-        DataError: Bytes that are not text, a malformed row, or no text at all; with file and line.
+        DataError: No file can be read, with what is wrong with each; no text at all; or an
+            evaluation file cannot be read.
     """
-    for source in sources:
-        _refuse_binary(source)
-    units = {source.name: _unit(source, config) for source in sources}
     size = sum(map(size_of, sources))
     grams = [_Grams.of(source) for source in evaluation]
-    reading = _Reading(sources, config, units)
+    reading = _Reading(sources, config)
     lengths, hashes, sample, near = list[int](), set[bytes](), _Sample(), _NearCopies()
     copies = copied = read = 0
     for document in reading.documents():
@@ -191,6 +212,16 @@ def profile(
         for one in grams:
             one.compare(text)
         progress(min(reading.done, reading.total), reading.total)
+    if bad := reading.unreadable:
+        # Once more without them: nothing of a file's beginning counts.
+        rest = [source for source in sources if source.name not in bad]
+        if not rest:
+            raise together(list(bad.values()))
+        try:
+            looked = profile(rest, config, evaluation, progress)
+        except DataError as error:
+            raise together([error, *bad.values()]) from None
+        return replace(looked, unreadable=bad | looked.unreadable)
     if not lengths:
         names = ", ".join(source.name for source in sources)
         raise DataError(f"{names[:200]}: no text in the corpus", "check the path and `data.text`")
@@ -211,6 +242,8 @@ def profile(
         documents=len(lengths),
         lengths=np.array(lengths),
         sample=sample.documents,
+        main_scripts=_parts(sample.documents, _main_script),
+        english=_parts(sample.documents, _english),
         scripts={s: share for s, share in script_shares(letters).items() if share >= 0.001},
         accents=_accents(letters),
         joiners=sum(len(_JOINER.findall(text)) for text in texts) / max(1, letters.total()),
@@ -228,7 +261,7 @@ def profile(
         sentences=rule,
         continued=sum(n for n in per_document if n > 1) / max(1, sum(per_document)),
         marks=notes_on(openings or texts, config.separator),
-        one_each=any(unit == "file" for unit in units.values()),
+        one_each=any(unit == "file" for unit in reading.units.values()),
         overlaps=[one.result() for one in grams],
     )
 
@@ -258,7 +291,7 @@ def _refuse_binary(source: Source) -> None:
 
 
 def _unit(source: Source, config: TextConfig) -> Unit:
-    """What a document is in a text file: as ``text_unit``, of the beginning of a large file."""
+    """What a document is in a text file: as ``unit_of``, of the beginning of a large file."""
     if source.kind != "text":
         return "line"
     return unit_of(source, config, _READ)
@@ -271,17 +304,23 @@ class _Reading:
         total: Bytes to read.
         done: Bytes of the pieces that were read.
         whole: Whether all of the corpus was read.
+        units: What a document is in each file.
+        unreadable: What is wrong with each file that cannot be read.
     """
 
-    def __init__(
-        self, sources: Sequence[Source], config: TextConfig, units: dict[str, Unit]
-    ) -> None:
-        pieces = [
-            (source, piece)
-            for source in sources
-            for piece in cut_source(source, units[source.name], _PIECE, config.separator)
-        ]
-        self._config, self._units = config, units
+    def __init__(self, sources: Sequence[Source], config: TextConfig) -> None:
+        self.units: dict[str, Unit] = {}
+        self.unreadable: dict[str, DataError] = {}
+        pieces = list[tuple[Source, Piece]]()
+        for source in sources:
+            try:
+                _refuse_binary(source)
+                self.units[source.name] = _unit(source, config)
+                cut = cut_source(source, self.units[source.name], _PIECE, config.separator)
+                pieces += [(source, piece) for piece in cut]
+            except DataError as error:
+                self.unreadable[source.name] = error
+        self._config = config
         everything = sum(piece.size for _, piece in pieces)
         self.whole, self.total, self.done = everything <= _READ, min(everything, _READ), 0
         if not self.whole:
@@ -292,18 +331,31 @@ class _Reading:
         """The documents of the pieces, until enough is read."""
         # Without a known size (a Hub data set) reading ends at the limit, too.
         for source, piece in self._pieces:
+            if source.name in self.unreadable:
+                continue
             if self.done >= _READ:
                 self.whole = False
                 return
-            config = self._config.model_copy(update={"documents": self._units[source.name]})
+            config = self._config.model_copy(update={"documents": self.units[source.name]})
             allowed, used = _READ - self.done, 0
-            for document in documents(source, config, piece.start, piece.end):
-                yield document
-                used += len(document.text.encode())
-                if used > allowed:
-                    self.whole = False
-                    break
+            try:
+                for document in documents(source, config, piece.start, piece.end):
+                    yield document
+                    used += len(document.text.encode())
+                    if used > allowed:
+                        self.whole = False
+                        break
+            except DataError as error:
+                self.unreadable[source.name] = error
             self.done += max(used, min(piece.size, allowed))
+
+
+def unreadable(sources: Sequence[Source], config: TextConfig) -> dict[str, DataError]:
+    """What is wrong with each of the files that cannot be read, as far as ``profile`` reads."""
+    reading = _Reading(sources, config)
+    for _ in reading.documents():
+        pass
+    return reading.unreadable
 
 
 class _Sample:
@@ -367,7 +419,28 @@ def _openings(sources: Sequence[Source]) -> list[str]:
     return openings
 
 
-# --- Letters ---
+# --- Letters and languages ---
+
+
+def _parts(sample: Sequence[Document], kind_of: Callable[[str], str | None]) -> dict[str, Part]:
+    """The documents by kind, the largest part first; some may have none."""
+    looked = sample[:: max(1, len(sample) // _LANGUAGES)]
+    counts, examples = Counter[str](), dict[str, str]()
+    for document in looked:
+        if kind := kind_of(document.text[:2_000]):
+            counts[kind] += 1
+            examples.setdefault(kind, document.origin)
+    return {kind: Part(n / len(looked), examples[kind]) for kind, n in counts.most_common()}
+
+
+def _main_script(text: str) -> str | None:
+    return next(iter(script_shares(Counter(c for c in text if c.isalpha()))), None)
+
+
+def _english(text: str) -> str | None:
+    if _main_script(text) != "Latin" or (english := looks_english(text)) is None:
+        return None
+    return "en" if english else "other"
 
 
 _JOINER = re.compile(rf"[{JOINERS}](?=\w)")  # those of emoji stand before no letter

@@ -34,7 +34,36 @@ _KINDS: dict[str, Kind] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
+_PROGRAMS = (
+    ".py", ".js", ".ts", ".java", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".go", ".rs", ".rb",
+    ".php", ".pl", ".lua", ".r", ".jl", ".hs", ".scala", ".kt", ".swift", ".sql", ".sh", ".rst",
+    ".log",
+)  # fmt: skip
+_KINDS |= dict.fromkeys(_PROGRAMS, "text")
+"""Plain text, too, but hardly what a folder of text is for: read only if it is named."""
+
+FORMATS = (
+    "plmctl reads .txt, .md, .jsonl, .json, .csv, .tsv, .parquet, .conll and .conllu, and source "
+    "code such as .py; all but .parquet also as .gz or .zst"
+)
+"""For messages: what is read, by the ending of the name."""
+
 _COMPRESSED = (".gz", ".zst")
+
+_CONVERTED = {
+    **dict.fromkeys(
+        (".html", ".htm", ".xhtml", ".docx", ".odt", ".epub", ".rtf", ".tex", ".ipynb", ".org"),
+        "pandoc FILE -t plain --wrap=none -o FILE.txt",
+    ),
+    ".pdf": "pdftotext FILE FILE.txt",
+    **dict.fromkeys((".doc", ".ppt", ".pptx"), "soffice --headless --convert-to txt:Text FILE"),
+    **dict.fromkeys((".xls", ".xlsx", ".ods"), "soffice --headless --convert-to csv FILE"),
+    **dict.fromkeys((".zip", ".7z", ".rar"), "7z x FILE"),
+    **dict.fromkeys((".tar", ".tgz"), "tar xf FILE"),
+    ".xz": "unxz FILE",
+    ".bz2": "bunzip2 FILE",
+}
+"""A command that makes text, or files of text, of a file that is not read, by its ending."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +164,7 @@ def _resolve(name: str) -> list[Source]:
         path = str(Path(match)) if "//" in match or "./" in match or match[-1] == "/" else match
         if os.path.isfile(path):
             sources.append(Source(path, _kind_of_name(path)))
-        elif _is_saved(Path(path)):
+        elif is_saved(Path(path)):
             sources.append(Source(path, "datasets"))
     if not sources:
         raise DataError(f"{name}: no file matches{_near_pattern(name)}", "check the path")
@@ -164,7 +193,7 @@ def _kind(path: Path) -> Kind:
         refused = DataError(f"{_cut(path)}: {why}", "check the path")
         raise read_error(error, refused) from error
     if path.is_dir():
-        if _is_saved(path):
+        if is_saved(path):
             return "datasets"
         raise DataError(
             f"{path}: a folder, but not one saved by `datasets`", f"name its files: {path}/*.txt"
@@ -181,19 +210,41 @@ def _cut(path: Path) -> str:
 
 
 def _kind_of_name(path: str) -> Kind:
-    whole = name = os.path.basename(path)
-    for suffix in _COMPRESSED:
-        name = name.removesuffix(suffix)
-    suffix = os.path.splitext(name)[1].lower()
-    if suffix not in _KINDS or (suffix == ".parquet" and name != whole):
+    suffix = ending(path)
+    if not is_readable(path):
+        way = f"convert it: `{command}`" if (command := conversion(suffix)) else ""
         raise ConfigError(
             f"{path}: files of this kind are not supported",
-            "use txt, md, json, jsonl, csv, tsv, conll or conllu, also as .gz or .zst, or parquet",
+            f"{way or 'if it is plain text, rename it to .txt'}; {FORMATS}",
         )
     return _KINDS[suffix]
 
 
-def _is_saved(path: Path) -> bool:
+def ending(path: str) -> str:
+    """The ending of a file's name in lower case, such as ``.txt``, without that of compression."""
+    name = os.path.basename(path)
+    for suffix in _COMPRESSED:
+        name = name.removesuffix(suffix)
+    return os.path.splitext(name)[1].lower()
+
+
+def is_readable(path: str) -> bool:
+    """Whether files of this name are read."""
+    suffix = ending(path)
+    return suffix in _KINDS and (suffix != ".parquet" or path.lower().endswith(suffix))
+
+
+def is_program(path: str) -> bool:
+    """Whether a name is that of source code, which is read as plain text."""
+    return ending(path) in _PROGRAMS
+
+
+def conversion(suffix: str) -> str:
+    """A command that makes text of files with this ending; empty: it is not known."""
+    return _CONVERTED.get(suffix, "")
+
+
+def is_saved(path: Path) -> bool:
     """Whether ``datasets`` saved this folder."""
     return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
 

@@ -6,7 +6,7 @@
 // --- Words ---
 
 const ZH = {
-  "runs": "个运行", "live": "实时", "no connection": "连接中断", "saved page": "静态页面", "search runs": "搜索运行",
+  "runs": "个运行", "live": "实时", "no connection": "连接中断", "saved page": "静态页面", ", ": "，", "search runs": "搜索运行",
   "all kinds": "所有类型", "group by": "分组", "nothing": "不分组", "seeds": "随机种子", "grids": "网格与多种子", "folder": "文件夹",
   "kind": "类型", "family": "模型", "objective": "目标", "state": "状态", "run": "运行", "progress": "进度",
   "tokens/s": "token/秒", "ETA": "剩余时间", "loss": "损失", "last validation": "最近验证", "best validation": "最佳验证",

@@ -2,15 +2,20 @@
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from plmctl.commands import init
+from plmctl.corpus.gather import Corpus
+from plmctl.corpus.profile import profile
+from plmctl.corpus.source import resolve
 from plmctl.errors import DataError
 from plmctl.run.configs import load
 from tests.commands.conftest import Cli, corpus_text
-from tests.corpus.test_profile import KHMER, SWAHILI, language_text
+from tests.corpus.test_profile import ENGLISH, KHMER, SWAHILI, language_text
 
 
 @pytest.fixture
@@ -152,6 +157,102 @@ def test_the_smoke_test(
     assert (folder / "new" / "smoke" / "pretrain" / "model" / "config.json").is_file()
 
 
+# --- What is left out, and what is mixed ---
+
+
+def test_what_is_left_out_is_counted_and_said(cli: Cli, folder: Path) -> None:
+    """Files of other kinds, files that cannot be read, and a validation file: all at once."""
+    place = folder / "mix"
+    (place / "sub").mkdir(parents=True)
+    (place / "a.txt").write_text(f"{corpus_text()}\n\n{corpus_text()}", encoding="utf-8")
+    for name in ("b.html", "sub/c.HTML", "d.pdf", "e.docx", "f.py", "g.json", "LICENSE", ".hidden"):
+        (place / name).write_bytes(b"x")
+    (place / "broken.jsonl").write_text('{"text": "one"}\n{"text": \n', encoding="utf-8")
+    (place / "gbk.md").write_bytes("不是\n".encode("gb18030"))
+    (place / "valid.txt").write_bytes(b"d\xe9j\xe0 vu\n")
+    result = proposal(cli, "mix", "--budget", "100k tokens", "--out", "new")
+    left_out = result["corpus"]["left out"]
+    assert left_out.startswith("2 .html, ")
+    for one in ("1 .pdf", "1 .docx", "1 .py", "1 .json", "1 without an ending"):
+        assert one in left_out
+    assert result["corpus"]["cannot be read"] == "3 files"
+    notes = "\n".join(result["notes"])
+    for one in ("broken.jsonl:2", "gbk.md:1", "valid.txt:1", "iconv", "pandoc", "pdftotext"):
+        assert one in notes
+    assert "plmctl reads .txt" in notes
+    data = load("pretrain", "new/pretrain.yaml").data
+    assert data.train == ("mix/a.txt",)
+    assert data.valid == 0.1
+    # Its text is there twice; and a short run validates on few samples.
+    assert result["settings"]["duplicates"]["value"] == data.duplicates == "drop"
+    assert load("pretrain", "new/pretrain.yaml").log.validate_samples == 100
+
+
+def test_files_of_other_kinds_by_name(folder: Path) -> None:
+    """A shell writes out `mix/*`; a pattern in quotes means the same."""
+    (folder / "mix").mkdir()
+    (folder / "mix" / "a.txt").write_text(corpus_text(), encoding="utf-8")
+    (folder / "mix" / "b.pdf").write_bytes(b"x")
+    for names in (["mix/a.txt", "mix/b.pdf"], ["mix/*"]):
+        corpus = Corpus.of(names)
+        assert (corpus.name, corpus.left_out, corpus.train) == ("mix", "1 .pdf", ("mix/a.txt",))
+    with pytest.raises(DataError, match="no file of running text") as error:
+        Corpus.of(["mix/b.pdf", "mix/b.pdf"])
+    assert "pdftotext" in str(error.value)
+
+
+def test_what_plmctl_wrote_is_no_corpus(folder: Path) -> None:
+    """`plmctl init .` twice, in the folder of the text."""
+    Path("a.txt").write_text("one\n\ntwo\n", encoding="utf-8")
+    for name in ("bert/tokenizer.yaml", "bert/pretrain.yaml", "bert/runs/metrics.jsonl"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("{}", encoding="utf-8")
+    Path("loop").symlink_to(".")
+    corpus = Corpus.of(["."])
+    assert (corpus.name, corpus.train, dict(corpus.others)) == ("corpus", ("a.txt",), {})
+    Path("loop").unlink()
+    for number in range(20):
+        Path(f"b{number}.txt").write_text("three\n\nfour\n", encoding="utf-8")
+    assert Corpus.of(["."]).train == ("./**/*.txt",)
+    Path("bert/note.txt").write_text("no corpus", encoding="utf-8")
+    assert len(Corpus.of(["."]).train) == 21  # a pattern would match the note, too
+
+
+def test_programs_are_read_if_they_are_named(folder: Path) -> None:
+    (folder / "code").mkdir()
+    for number in range(50):
+        (folder / "code" / f"{number}.py").write_text("a = 1\n\nb = 2\n", encoding="utf-8")
+    with pytest.raises(DataError, match="only 50 .py") as error:
+        Corpus.of(["code"])
+    assert "`plmctl init 'code/**/*.py'`" in str(error.value)
+    corpus = Corpus.of(["code/**/*.py"])
+    assert corpus.documents == "file"
+    assert profile(resolve(corpus.train), corpus.config).documents == 50
+
+
+def test_mixed_text_is_noticed(folder: Path) -> None:
+    khmer, swahili = (language_text(*args, 30) for args in ((KHMER, "", " ។"), (SWAHILI, " ", ".")))
+    english = "\n\n".join([ENGLISH.strip()] * 10)
+    for text, lang, note in (
+        (f"{khmer}\n\n{english}\n\n{swahili}", "km", "of the letters are Khmer"),
+        (f"{khmer}\n\n{english}", "km", "of the documents are mainly in Latin letters"),
+        (f"{swahili}\n\n{english}", "sw", "of the documents look English, not Swahili"),
+        (f"{swahili}\n\n{english}", None, "of the documents look English"),
+        (f"{swahili}\n\n{english}", "en", "hardly have the most frequent words of English"),
+        (swahili, "km", "is --lang right?"),
+        (swahili, "sw", None),
+        (khmer, "km", None),
+        (english, "en", None),
+    ):
+        (folder / "text.txt").write_text(text, encoding="utf-8")
+        looked, corpus = init._look(Corpus.of(["text.txt"]), [])
+        _, notes = init.describe(looked, corpus, lang, lang)
+        if note is None:
+            assert not any("letters" in one or "English" in one for one in notes)
+        else:
+            assert any(note in one for one in notes), (note, notes)
+
+
 # --- What is refused ---
 
 
@@ -191,8 +292,9 @@ def test_other_mistakes(cli: Cli, folder: Path) -> None:
             2,
             "no size of bert fits it: 1 tokens is less than one step",
         ),
-        (("empty",), 3, "no file in this folder can be read"),
+        (("empty",), 3, "no files in this folder"),
         (("nowhere",), 3, "no such file"),
+        (("nowhere", "neither"), 3, "2 files cannot be used"),
         (("text.txt", "--eval", "nowhere.jsonl"), 3, "no such file"),
     ):
         got, _, err = cli("init", *arguments)
@@ -200,3 +302,8 @@ def test_other_mistakes(cli: Cli, folder: Path) -> None:
         assert message in err
     assert (folder / "full" / "mine.yaml").read_text(encoding="utf-8") == "mine"
     assert not (folder / "text-bert").exists()
+
+
+def test_a_text_is_refused_without_torch() -> None:
+    program = "import sys, plmctl.commands.init; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -125,14 +125,14 @@ def network(arguments: list[str]) -> list[str]:
         "tutorials/paper-row.md",
         "migrating/transformers.md",
         "migrating/bert.md",
-        "zh/your-text.md",
+        "zh/own-language.md",
         "network.md",
     ],
 )
 def test_a_page_runs(place: Path, page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.startswith("tutorials/paper"):
         glue(place / "glue")
-    if page in ("tutorials/own-language.md", "zh/your-text.md"):
+    if page in ("tutorials/own-language.md", "zh/own-language.md"):
         os.remove("runs/tokenizer")  # the page trains it
         os.remove("corpus/domain.txt")  # and makes the corpus
     if page == "network.md":

@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 
 from plmctl.config.sections import TextConfig
-from plmctl.corpus.languages import check_language, is_unusual, language_of_script
+from plmctl.corpus.languages import (
+    check_language,
+    language_of_script,
+    looks_english,
+    scripts_of,
+)
 from plmctl.corpus.profile import Profile, profile
 from plmctl.corpus.source import resolve
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, DataError
 
 # Frequent words, put together at random: it has the look of the language, and no meaning.
 SWAHILI = """
@@ -93,11 +98,57 @@ def test_scripts_and_languages(folder: Path) -> None:
     swahili = profile_of(language_text(SWAHILI, " ", "."))
     assert swahili.spaced
     assert language_of_script(swahili.scripts) is None  # the Latin script is that of many
-    assert is_unusual("sw", "Khmer")
-    assert not is_unusual("sw", "Latin")
-    assert is_unusual("km", "Thai")
-    assert is_unusual("zh", "Latin")
-    assert not is_unusual("hi", "Latin")
+    codes = ("sw", "km", "ja", "sr", "hi", "aa")
+    assert [sorted(scripts_of(code)) for code in codes] == [
+        ["Latin"], ["Khmer"], ["Han", "Kana"], ["Cyrillic", "Latin"], ["Devanagari"], []
+    ]  # fmt: skip
+
+
+ENGLISH = """
+The text of this page is not in the language of the others. It was written for people that read
+with a book and a pen, and there are many of them in the town.
+"""
+DUTCH = """
+Het is van de stad of het dorp en was er al lang toen de mensen met elkaar op weg zijn gegaan naar
+het huis van de leraar die in de straat bij het water staat en voor de kinderen leest.
+"""
+
+
+def test_english_among_other_languages(folder: Path) -> None:
+    assert looks_english(ENGLISH)
+    assert not looks_english(DUTCH)  # it has some of the words
+    assert looks_english(SWAHILI) is False
+    assert looks_english("the cat") is None  # too short
+    texts = [language_text(SWAHILI, " ", ".", 1) + " " + SWAHILI] * 3 + [ENGLISH]
+    looked = profile_of("\n\n".join(text.strip() for text in texts))
+    assert looked.english["en"].share == pytest.approx(0.25)
+    assert looked.english["other"].share == pytest.approx(0.75)
+
+
+def test_documents_by_script(folder: Path) -> None:
+    khmer = "".join(KHMER.split())
+    looked = profile_of("\n\n".join([khmer, ENGLISH.strip(), khmer, khmer]))
+    assert {name: part.share for name, part in looked.main_scripts.items()} == {
+        "Khmer": 0.75, "Latin": 0.25
+    }  # fmt: skip
+    assert looked.main_scripts["Latin"].example == "corpus.txt:3"
+
+
+def test_files_that_cannot_be_read_are_left_out(folder: Path) -> None:
+    Path("good.txt").write_text("one\n\ntwo\n", encoding="utf-8")
+    Path("bad.jsonl").write_text('{"text": "read before the fault"}\n{"text": \n')
+    Path("gbk.txt").write_bytes("不是\n".encode("gb18030"))
+    Path("zeros.csv").write_bytes(b"text\n\0\0\n")
+    Path("other.csv").write_text("content\nno such column\n")
+    names = ("bad.jsonl", "gbk.txt", "good.txt", "zeros.csv", "other.csv")
+    looked = profile(resolve(names), TextConfig(train=names))
+    assert looked.documents == 2
+    assert sorted(looked.unreadable) == ["bad.jsonl", "gbk.txt", "other.csv", "zeros.csv"]
+    with pytest.raises(DataError) as error:
+        profile(resolve(names[:2]), TextConfig(train=names))
+    assert "2 files cannot be used" in error.value.message
+    assert "bad.jsonl:2" in error.value.message
+    assert "iconv" in error.value.message
 
 
 def test_the_share_of_traditional_characters(folder: Path) -> None:

@@ -1,5 +1,6 @@
 import gzip
 import json
+import re
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.reading import Unit, cut_source, documents, opening, text_unit
-from plmctl.corpus.source import Source, resolve
+from plmctl.corpus.source import FORMATS, Source, is_readable, resolve
 from plmctl.errors import ConfigError, DataError, PlmError
 
 
@@ -149,6 +150,11 @@ def test_kinds_that_are_not_read(here: Path) -> None:
     for name in ("a.pdf", "a.parquet.gz"):
         (here / name).write_bytes(b"x")
         assert "files of this kind are not supported" in refusal(name).message
+    assert "pdftotext" in str(refusal("a.pdf").hint)
+    for kind in re.findall(r"\.\w+", FORMATS):  # the one list of what is read
+        assert kind in (".gz", ".zst") or is_readable(f"a{kind}"), kind
+    assert is_readable("a.py")
+    assert not is_readable("a.html")
 
 
 def test_jsonl(here: Path) -> None:
