@@ -103,6 +103,7 @@ CELLS: list[tuple[str, list[Any], Any, Any, Any]] = [
     ("a vector without brackets", ["1,0,1", "0,1,1"], {("0,1,1", "1,0,1")}, ("0", "1", "2"),
      REFUSED),
     ("names without brackets", ["a, b", "a"], ("a", "a, b"), ("a", "b"), REFUSED),
+    ("parentheses", ["(a)", "(b)"], ("(a)", "(b)"), ("(a)", "(b)"), REFUSED),
     ("half a list", ["[a, b]", "[b]"], {("[a, b]", "[b]")}, REFUSED, REFUSED),
     ("bits", ["0100", "1011"], ("0100", "1011"), REFUSED, [100, 1011]),
     ("bytes as text", ["b'x'", "b'y'"], REFUSED, REFUSED, REFUSED),
@@ -238,6 +239,16 @@ def test_what_is_left_out_and_what_is_kept() -> None:
     with pytest.raises(DataError, match="'NaN', no value; expected a label") as refused:
         CLASSIFICATION(CLASSIFICATION.Config()).labels(rows)
     assert "task.unlabelled=drop; if 'NaN' is a label: task.unlabelled=keep" in str(refused.value)
+
+
+def test_a_label_in_a_field_of_a_column() -> None:
+    task = CLASSIFICATION(CLASSIFICATION.Config(label="gold.name"))
+    rows = rows_of({"text": "x", "gold": {"name": "a "}}, {"text": "y", "gold": {"name": "b"}})
+    assert task.labels(rows) == ("a", "b")
+    assert task.labels_of(rows, ("a", "b")) == [[("a ", "a")], [("b", "b")]]
+    marked = rows_of({"gold": {"name": "-"}})
+    with pytest.raises(DataError, match=r"rows.jsonl:1: .*'-', which 1 training"):
+        task.labels([*rows, *marked])
 
 
 def test_weights_that_learn_nothing() -> None:
