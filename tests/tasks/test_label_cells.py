@@ -13,8 +13,8 @@ import pytest
 from plmctl.corpus.labelled import Row, check_rows, read_rows
 from plmctl.errors import ConfigError, DataError
 from plmctl.tasks.base import get_task
-from plmctl.tasks.multiple_choice import right_option
-from plmctl.tasks.question_answering import answers_in
+from plmctl.tasks.multiple_choice import item_of, right_option
+from plmctl.tasks.question_answering import Pieces, answers_in, place_of
 from plmctl.tasks.tagging import row_tags, row_words
 from tests.tasks.conftest import rows_of
 
@@ -387,3 +387,23 @@ def test_options_answers_and_targets(kind: str, tmp_path: Path) -> None:
             if got != expected:
                 wrong.append((what, values, got))
     assert not wrong
+
+
+@pytest.mark.parametrize("options", [["a", "b c"], "['a', 'b c']", '["a", "b c"]', "['a' 'b c']"])
+def test_options_that_a_table_has_as_text(options: Any) -> None:
+    row = rows_of({"question": "x", "options": options, "label": "1.0"})[0]
+    assert item_of(CHOICE.Config(), row) == ("", "x", ("a", "b c"))
+    assert right_option(CHOICE.Config(), row) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("b", (1, 1)),
+        ("a", "answer 'a' has no answer_start, and is 2 times there"),
+        ("x", "answer 'x' has no answer_start, and is 0 times there"),
+    ],
+)
+def test_an_answer_without_a_start_is_looked_for(answer: str, found: Any) -> None:
+    context = Pieces("a b a", np.array([1, 2, 1]), np.array([[0, 1], [2, 3], [4, 5]]))
+    assert place_of(context, answer, None, None) == found
