@@ -585,14 +585,14 @@ def _whole_json(source: Source) -> Any:
 def _squad_paragraph(paragraph: Any, where: str, title: str) -> Rows:
     """The questions about a context."""
     context = _squad_text(paragraph, ("context", "context_text"), where)
-    for question in _squad_list(paragraph, "qas", where):
+    for number, question in enumerate(_squad_list(paragraph, "qas", where), 1):
         label = None
         if isinstance(question, dict):
             label = next((question[k] for k in ("id", "query_id", "qid") if k in question), None)
-        origin = f"{where}/{label}"
+        origin = f"{where}/{number if label is None else label}"
         yield (
             {
-                "id": str(label),
+                "id": None if label is None else str(label),
                 "title": title,
                 "context": context,
                 "question": _squad_text(question, ("question", "query_text"), origin),

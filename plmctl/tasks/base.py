@@ -627,7 +627,7 @@ def refuse_marks(rows: Sequence[Row], column: str, labels: Collection[str]) -> N
     ambiguous = len(others) > 1 and not any(label.startswith("-") for label in others)
     for mark in _MARKS if ambiguous else _MARKS[:1]:
         if mark in labels:
-            having = [row for row in rows if text_name(str(row.values.get(column))) == mark]
+            having = [row for row in rows if label_cell(row, column) == mark]
             raise DataError(
                 f"{having[0].origin}: column {column!r}: {mark!r}, which {len(having):,} training "
                 "rows have, means no label in SNLI, OCNLI and test sets",

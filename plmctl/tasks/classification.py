@@ -164,7 +164,7 @@ class Classification(Task[Config], config=Config):
         if config.problem == "regression":
             return [[] for _ in rows]
         column = config.label_columns[0]
-        return [[(row.values[column], label_cell(row, column, config.unlabelled))] for row in rows]
+        return [[(row.cell(column), label_cell(row, column, config.unlabelled))] for row in rows]
 
     def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
         """The most probable labels; of regression the number."""
@@ -609,7 +609,8 @@ def label_list(row: Row, column: str, separator: str) -> list[Any]:
     value, where = row.cell(column), f"{row.origin}: column {column!r}"
     if isinstance(value, str):
         read = written_value(value)
-        if read is None and in_brackets(value):
+        single = value.strip().startswith("(") and "," not in value  # (neutral)
+        if read is None and in_brackets(value) and not single:
             raise DataError(
                 f"{where}: {value:.60} looks like a list, and cannot be read as one",
                 """write ["a", "b"], or a,b without brackets""",

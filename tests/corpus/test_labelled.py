@@ -374,6 +374,14 @@ def test_forms_of_questions_and_contexts(tmp_path: Path, document: Any, indent: 
     assert [answers_in(row, "answers") for row in rows] == [[("Elbe", start)]] * 2
 
 
+def test_questions_without_an_id_are_numbered(tmp_path: Path) -> None:
+    text = json.dumps({"context": "c", "qas": [{"question": "a"}, {"question": "b"}]})
+    for name, where in (("a.json", ":1/"), ("a.jsonl", ":1/")):
+        name = write(tmp_path / name, text)
+        assert [row.origin for row in read_rows([name])] == [f"{name}{where}{n}" for n in (1, 2)]
+        assert [row.values["id"] for row in read_rows([name])] == [None, None]
+
+
 def test_lists_of_rows_and_what_is_none(tmp_path: Path) -> None:
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": None}]
     for indent in (None, 1):

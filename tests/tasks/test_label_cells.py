@@ -13,8 +13,8 @@ import pytest
 from plmctl.corpus.labelled import Row, check_rows, read_rows
 from plmctl.errors import ConfigError, DataError
 from plmctl.tasks.base import get_task
-from plmctl.tasks.multiple_choice import right_option
-from plmctl.tasks.question_answering import answers_in
+from plmctl.tasks.multiple_choice import item_of, right_option
+from plmctl.tasks.question_answering import Pieces, answers_in, place_of
 from plmctl.tasks.tagging import row_tags, row_words
 from tests.tasks.conftest import rows_of
 
@@ -103,6 +103,7 @@ CELLS: list[tuple[str, list[Any], Any, Any, Any]] = [
     ("a vector without brackets", ["1,0,1", "0,1,1"], {("0,1,1", "1,0,1")}, ("0", "1", "2"),
      REFUSED),
     ("names without brackets", ["a, b", "a"], ("a", "a, b"), ("a", "b"), REFUSED),
+    ("parentheses", ["(a)", "(b)"], ("(a)", "(b)"), ("(a)", "(b)"), REFUSED),
     ("half a list", ["[a, b]", "[b]"], {("[a, b]", "[b]")}, REFUSED, REFUSED),
     ("bits", ["0100", "1011"], ("0100", "1011"), REFUSED, [100, 1011]),
     ("bytes as text", ["b'x'", "b'y'"], REFUSED, REFUSED, REFUSED),
@@ -238,6 +239,16 @@ def test_what_is_left_out_and_what_is_kept() -> None:
     with pytest.raises(DataError, match="'NaN', no value; expected a label") as refused:
         CLASSIFICATION(CLASSIFICATION.Config()).labels(rows)
     assert "task.unlabelled=drop; if 'NaN' is a label: task.unlabelled=keep" in str(refused.value)
+
+
+def test_a_label_in_a_field_of_a_column() -> None:
+    task = CLASSIFICATION(CLASSIFICATION.Config(label="gold.name"))
+    rows = rows_of({"text": "x", "gold": {"name": "a "}}, {"text": "y", "gold": {"name": "b"}})
+    assert task.labels(rows) == ("a", "b")
+    assert task.labels_of(rows, ("a", "b")) == [[("a ", "a")], [("b", "b")]]
+    marked = rows_of({"gold": {"name": "-"}})
+    with pytest.raises(DataError, match=r"rows.jsonl:1: .*'-', which 1 training"):
+        task.labels([*rows, *marked])
 
 
 def test_weights_that_learn_nothing() -> None:
@@ -376,3 +387,23 @@ def test_options_answers_and_targets(kind: str, tmp_path: Path) -> None:
             if got != expected:
                 wrong.append((what, values, got))
     assert not wrong
+
+
+@pytest.mark.parametrize("options", [["a", "b c"], "['a', 'b c']", '["a", "b c"]', "['a' 'b c']"])
+def test_options_that_a_table_has_as_text(options: Any) -> None:
+    row = rows_of({"question": "x", "options": options, "label": "1.0"})[0]
+    assert item_of(CHOICE.Config(), row) == ("", "x", ("a", "b c"))
+    assert right_option(CHOICE.Config(), row) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ("b", (1, 1)),
+        ("a", "answer 'a' has no answer_start, and is 2 times there"),
+        ("x", "answer 'x' has no answer_start, and is 0 times there"),
+    ],
+)
+def test_an_answer_without_a_start_is_looked_for(answer: str, found: Any) -> None:
+    context = Pieces("a b a", np.array([1, 2, 1]), np.array([[0, 1], [2, 3], [4, 5]]))
+    assert place_of(context, answer, None, None) == found
