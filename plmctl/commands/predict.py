@@ -238,6 +238,8 @@ def run_rows(
             refuse_empty(chunk, finetuned.task.text_columns())
             examples = answering.examples(chunk, "predict")
             cut += examples.cut
+            if not count:
+                loaded.say_unknown(f"the first {len(chunk):,} rows")
             answers = answering.answers(examples)
             for row, answer in zip(chunk, answers, strict=True):
                 # Parquet has values that JSON does not have, such as dates.
@@ -246,8 +248,6 @@ def run_rows(
                 file.write(printable_json({**values, **answer}) + "\n")
             count += len(chunk)
             file.flush()
-            if count == len(chunk):
-                loaded.say_unknown(f"the first {count:,} rows")
         if not count:
             raise DataError(f"no rows in {source}", "is the path right?")
     if renamed:

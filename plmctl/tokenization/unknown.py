@@ -2,12 +2,14 @@
 
 What is counted are characters in unknown tokens, without white space. Tokens would mislead: a
 sentence in a foreign script is three unknown tokens for WordPiece, and every second one for
-SentencePiece.
+SentencePiece. Beside unknown text, known digits and marks of ASCII do not count: all scripts use
+them, and a text of which nothing else is known is unknown.
 """
 
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 SAID_FROM, REFUSED_FROM = 0.05, 0.9
 """Shares of unknown characters from which a line says it, and a command refuses."""
 
+_COMMON = frozenset(string.digits + string.punctuation)
+
 _EXAMPLES, _SHOWN = 3, 20  # how many, and characters of each
 
 _LOOKED_AT = 300_000  # characters of labelled rows that are counted, spread over them
@@ -34,8 +38,8 @@ class Unknown:
     """What a tokenizer does not know of a text.
 
     Attributes:
-        characters: Characters of the text without white space.
-        unknown: Those in unknown tokens.
+        characters: Characters of the text that count.
+        unknown: Those in unknown tokens, and in none, of texts that have such tokens.
         long: Those in words that WordPiece does not cut since they are too long.
         examples: Some unknown parts of the text.
     """
@@ -133,24 +137,30 @@ class UnknownCounter:
         for text, encoding in zip(texts, encodings, strict=True):
             if self.id not in encoding.ids:
                 continue
+            known = past = common = (
+                0  # marks that rules drop beside an unknown token are in no token
+            )
             for id_, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-                part = text[start:end]
-                if id_ != self.id or not (size := visible(part)):
-                    continue
-                unknown += size
-                long += size if 0 < self._longest < end - start else 0
-                if len(examples) < _EXAMPLES:
-                    examples[part.strip()] = None
+                if id_ != self.id:
+                    known += visible(text[max(start, past) : end])
+                    common += sum(map(_COMMON.__contains__, text[max(start, past) : end]))
+                elif size := visible(part := text[start:end]):
+                    long += size if 0 < self._longest < end - start else 0
+                    if len(examples) < _EXAMPLES:
+                        examples[part.strip()] = None
+                past = max(past, end)
+            unknown += visible(text) - known
+            characters -= common
         return Unknown(characters, unknown, long, tuple(examples))
 
     def estimate(self, texts: Sequence[str]) -> Unknown:
         """The same of many texts, at a tenth of the cost: about, from texts spread over them."""
-        size, characters = sum(map(len, texts)), sum(map(visible, texts))
+        size = sum(map(len, texts))
         some = sampled(texts, max(20_000, size // 10))
         looked_at = self.count(some)
-        scale = characters / max(1, looked_at.characters)
+        scale = size / max(1, sum(map(len, some)))
         return Unknown(
-            characters,
+            round(looked_at.characters * scale),
             round(looked_at.unknown * scale),
             round(looked_at.long * scale),
             looked_at.examples,

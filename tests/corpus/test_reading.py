@@ -308,29 +308,63 @@ def test_a_block_of_zstd_is_unpacked_in_parts(here: Path) -> None:
     tracemalloc.stop()
 
 
-LINES = st.lists(st.sampled_from(["", " ", "\u3000", "One.", "Second line.", "三", "x" * 30]))
+BLANK = ["", " ", "\u3000", "\u200b", "\xa0\ufeff"]
+MARKS = ["<eot>", " <eot>", "a <eot> b", "<eot>c<eot>", "***", "*** a", "<doc id=1>", "</doc>"]
+LINES = st.lists(st.sampled_from([*BLANK, *MARKS, "One.", "Second line.", "三", "x" * 30]))
 
 
 @settings(deadline=None)  # it writes files
 @given(
     lines=LINES,
     end=st.sampled_from(["\n", "\r\n"]),
-    unit=st.sampled_from(["blank_line", "line"]),
+    unit=st.sampled_from(["blank_line", "line", "file"]),
+    separator=st.sampled_from([None, "<eot>", "***", "wikiextractor"]),
     size=st.integers(1, 60),
     mark=st.booleans(),
 )
 def test_pieces_of_a_text_file_have_each_document_once(
-    lines: list[str], end: str, unit: Unit, size: int, mark: bool
+    lines: list[str], end: str, unit: Unit, separator: str | None, size: int, mark: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.txt")
         path.write_bytes((("\ufeff" if mark else "") + end.join(lines)).encode())
         source = Source(str(path), "text")
-        config = TextConfig(train=(str(path),), documents=unit)
-        pieces = cut_source(source, unit, size)
+        config = TextConfig(train=(str(path),), documents=unit, separator=separator)
+        pieces = cut_source(source, unit, size, separator)
         from_pieces = [d.text for p in pieces for d in documents(source, config, p.start, p.end)]
         assert from_pieces == [d.text for d in documents(source, config)]
         assert sum(piece.size for piece in pieces) == path.stat().st_size
+
+
+def test_a_separator_ends_documents_and_is_no_text(here: Path) -> None:
+    stories = "One.\n\nStill one.\n<|eot|>\n\nTwo.\n\n<|eot|>Three.<|eot|>\n"
+    (here / "a.txt").write_text(stories, encoding="utf-8")
+    assert read("a.txt", separator="<|eot|>") == [
+        ("One.\n\nStill one.", "a.txt:1"),
+        ("Two.", "a.txt:6"),
+        ("Three.", "a.txt:8"),
+    ]
+    assert [text for text, _ in read("a.txt", separator="<|eot|>", documents="blank_line")] == [
+        "One.", "Still one.", "Two.", "Three.",
+    ]  # fmt: skip
+    (here / "b.txt").write_text("One ***.\n***\nTwo.\n\n ***\n\n****\n", encoding="utf-8")
+    assert [text for text, _ in read("b.txt", separator="***")] == ["One ***.", "Two.", "****"]
+    wiki = (
+        '<doc id="1" url="https://x.org/?curid=1" title="A &lt;B&gt;">\nA\n\nText of A.\n\n</doc>\n'
+        '\n<doc id="2" title="B">\nB\n\nText <doc> of B.\n</doc>\n'
+    )
+    (here / "wiki_00").write_text(wiki, encoding="utf-8")
+    assert read("wiki_00", separator="wikiextractor") == [
+        ("A\n\nText of A.", "wiki_00:2"),
+        ("B\n\nText <doc> of B.", "wiki_00:9"),
+    ]
+    (here / "a.jsonl").write_text('{"text": "One.<|eot|>Two."}\n{"text": "Three."}\n')
+    assert [text for text, _ in read("a.jsonl", separator="<|eot|>")] == ["One.", "Two.", "Three."]
+
+
+def test_lines_of_what_shows_nothing_are_blank(here: Path) -> None:
+    (here / "a.txt").write_text("One.\n\u200b\nTwo.\n\xa0\ufeff\nThree.\n", encoding="utf-8")
+    assert [text for text, _ in read("a.txt")] == ["One.", "Two.", "Three."]
 
 
 def test_a_large_file_is_cut_into_pieces_of_about_the_size(tmp_path: Path) -> None:

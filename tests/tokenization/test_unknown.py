@@ -48,7 +48,7 @@ def test_text_of_every_script_is_known_or_told(
     unknown = counter(folder).count([text])
     tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
     ids = tokenizer.encode(text, add_special_tokens=False).ids
-    assert unknown.characters == len(text) - text.count(" ")
+    assert unknown.characters >= sum(map(str.isalpha, text))
     assert (unknown.unknown > 0) == (encoder.unknown.id in ids)
     facts = Unknown.of_facts(encoder.unknown_of([text], np.array(ids)))
     assert (facts.characters, facts.unknown) == (unknown.characters, unknown.unknown)
@@ -69,6 +69,7 @@ def test_text_of_every_script_is_known_or_told(
 def test_the_share_is_of_characters_and_long_words_are_named(saved: Saved) -> None:
     count = counter(saved("wordpiece", "bert")).count
     assert count(["the cat sat", "the mat"]) == Unknown(15)
+    assert count(["हिन्दी 12.5, 2024"]).share == 1
     some = count(["the cat हिन्दी sat on the mat and the cat sat on the mat"])
     assert (some.unknown, some.examples) == (6, ("हिन्दी",))
     line = str(some.report("the rows", "tok"))
@@ -87,7 +88,7 @@ def test_estimates_and_sums_of_many_texts(saved: Saved) -> None:
     tool = counter(saved("wordpiece", "bert"))
     texts = ["the cat sat on the mat", "हिन्दी the cat", "the mat"] * 2000
     exact, about = tool.count(texts), tool.estimate(texts)
-    assert about.characters == exact.characters
+    assert about.characters == pytest.approx(exact.characters, rel=0.01)
     assert about.share == pytest.approx(exact.share, rel=0.1)
     assert tool.count(texts[:3]) + tool.count(texts[3:]) == exact
     assert sum(map(len, sampled(texts, 1000))) <= 2000
