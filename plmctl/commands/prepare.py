@@ -289,8 +289,8 @@ def say_shared(text: PreparedText) -> None:
 
 
 def data_of(config: PretrainConfig) -> DataConfig:
-    """The config's data; ``sentences: auto`` is none if its objective does not read sentences."""
-    if config.data.sentences != "auto" or config.objective.reads_sentences:
+    """The config's data, without sentences if its objective does not read any."""
+    if config.objective.reads_sentences:
         return config.data
     return config.data.model_copy(update={"sentences": "none"})
 

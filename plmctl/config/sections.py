@@ -100,11 +100,11 @@ class DataConfig(TextConfig):
     """Share of the documents that is held out by their hash (1%), or separate validation files;
     empty: no validation."""
     sentences: Literal["auto", "line", "en", "zh", "none"] = "auto"
-    """Where sentences end, for objectives that read sentences. en: by punctuation, in scripts with
-    spaces; zh: Chinese and Japanese; line: at every line end; none: nowhere. auto: none for `clm`
-    and T5's objectives; line if text files clearly have one sentence per line, with blank lines
-    between documents, like BERT's input; otherwise by script. `prepare` and `preview` print what
-    was chosen and why. The text itself does not change."""
+    """Where sentences end, for objectives that read sentences; for `clm` and T5's always none. en:
+    by punctuation, in scripts with spaces; zh: Chinese and Japanese; line: at every line end; none:
+    nowhere. auto: line if text files clearly have one sentence per line, with blank lines between
+    documents, like BERT's input; otherwise by script. `prepare` and `preview` print what was chosen
+    and why. The text itself does not change."""
     duplicates: Literal["keep", "drop"] = "keep"
     """drop: of documents with the same text, apart from white space around it, only the first one
     is kept; within `train`, within separate validation files, and within each source of a

@@ -50,6 +50,9 @@ def test_how_sentences_were_found_is_said(cli: Cli) -> None:
     assert code == 0
     assert "line (blank lines between documents, and 100% of the lines are one sentence)" in err
     assert "en (data.sentences)" in cli("preview", "bert.yaml", "data.sentences=en")[2]
+    # What reads no sentences has the ids of whole documents, whatever the lines of its text are.
+    _, _, err = cli("preview", "gpt2.yaml", "data.sentences=line")
+    assert "none (clm reads text as it is)" in err
 
 
 def test_a_store_is_verified(cli: Cli, world: Path) -> None:
