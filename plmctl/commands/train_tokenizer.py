@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenizers import Tokenizer
+
 from plmctl.commands.evaluate_tokenizers import HELD_OUT
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.corpus.sentences import choose_rule
@@ -25,7 +27,9 @@ from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.folder import AtWork, check_run, open_run, write_results
 from plmctl.tokenization.check import SUMS, check_saved, check_tokenizer, write_probe, write_sums
 from plmctl.tokenization.load import load_tokenizer
+from plmctl.tokenization.quality import measure
 from plmctl.tokenization.train import Trained, estimate_memory, train
+from plmctl.tokenization.units import plain_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -204,8 +208,9 @@ def _measure(
     unknown = sum(ids.count(tokenizer.unk_token_id) for ids in encoded)
     metrics: dict[str, Any] = {"vocabulary": len(tokenizer), "class": type(tokenizer).__name__}
     if choose_rule(lines) != "zh":  # Chinese has no spaces, so its words cannot be counted
-        words = sum(len(line.split()) for line in lines)
-        metrics["tokens per word"] = round(tokens / max(1, words), 3)
+        backend: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]  # it is a fast one
+        plain = plain_tokenizer(Tokenizer.from_str(backend.to_str()))
+        metrics["tokens per word"] = round(measure(plain, lines).metrics()["tokens per word"], 3)
     metrics |= {
         "characters per token": round(sum(map(len, lines)) / max(1, tokens), 3),
         "unknown tokens": f"{100 * unknown / max(1, tokens):.3f} %",
