@@ -106,6 +106,8 @@ def differences(
         if (first["rows"], first["credit"]) != (second["rows"], second["credit"]):
             continue
         ones, twos = _values(first), _values(second)
+        if len(ones) < 2:  # every draw of one row is the same: no interval
+            continue
         names = {
             "first": one.name,
             "second": two.name,

@@ -153,6 +153,10 @@ def _bytes_in(folder: Path) -> int:
     return size
 
 
+_DECIDES = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "safetensors"}
+"""Packages of which another version may change a result or a speed; the others only need to fit."""
+
+
 def _packages() -> list[dict[str, Any]]:
     """The required packages, beside the versions that plmctl is tested with."""
     from packaging.requirements import Requirement
@@ -165,7 +169,11 @@ def _packages() -> list[dict[str, Any]]:
         note = ""
         if installed is None or not one.specifier.contains(installed, prereleases=True):
             note = f"needs {one.specifier}"
-        elif wanted and installed.partition("+")[0] != wanted:  # "+cpu" is the same version
+        elif (
+            wanted
+            and one.name.lower() in _DECIDES
+            and installed.partition("+")[0] != wanted  # "+cpu" is the same version
+        ):
             note = "not the tested version"
         packages.append({"name": one.name, "installed": installed, "tested": wanted, "note": note})
     return packages

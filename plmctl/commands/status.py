@@ -37,8 +37,9 @@ def run(folder: Path | None, *, as_json: bool) -> None:
 def _in_words(status: dict[str, Any]) -> dict[str, object]:
     message = status["message"] or (_KILLED if status["state"] == "killed" else "")
     since = status["since"].replace("T", " ")[:19]
+    when = "at" if status["state"] in ("finished", "failed") else "since"
     words: dict[str, object] = {
-        "state": status["state"] + (f" since {since}" if since else ""),
+        "state": status["state"] + (f" {when} {since}" if since else ""),
         "message": message,
         "what": " ".join(filter(None, (status["kind"], status["family"], status["objective"]))),
         "step": _of(status["step"], status["total"]),

@@ -30,6 +30,7 @@ from plmctl.run.folder import AtWork, check_run, open_run, write_results
 from plmctl.tokenization.check import SUMS, check_saved, check_tokenizer, write_probe, write_sums
 from plmctl.tokenization.load import load_tokenizer
 from plmctl.tokenization.lost import lost_letters
+from plmctl.tokenization.quality import measure
 from plmctl.tokenization.train import Trained, estimate_memory, train
 from plmctl.tokenization.units import plain_copy
 from plmctl.tokenization.unknown import UnknownCounter
@@ -225,14 +226,14 @@ def _measure(
 ) -> dict[str, Any]:
     """Measure how well the vocabulary fits the held-out text; write both."""
     lines = text.held_out
-    encodings = plain_copy(tokenizer).encode_batch(list(lines), add_special_tokens=False)
+    plain = plain_copy(tokenizer)
+    encodings = plain.encode_batch(list(lines), add_special_tokens=False)
     encoded = [encoding.ids for encoding in encodings]
     tokens = sum(map(len, encoded))
     unknown = sum(ids.count(tokenizer.unk_token_id) for ids in encoded)
     metrics: dict[str, Any] = {"vocabulary": len(tokenizer), "class": type(tokenizer).__name__}
     if choose_rule(lines) != "zh":  # Chinese has no spaces, so its words cannot be counted
-        words = sum(len(line.split()) for line in lines)
-        metrics["tokens per word"] = round(tokens / max(1, words), 3)
+        metrics["tokens per word"] = round(measure(plain, lines).metrics()["tokens per word"], 3)
     metrics |= {
         "characters per token": round(sum(map(len, lines)) / max(1, tokens), 3),
         "unknown tokens": f"{100 * unknown / max(1, tokens):.3f} %",

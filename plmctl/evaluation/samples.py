@@ -222,7 +222,10 @@ def held_out_samples(
     """
     tokenizer: Any = model.tokenizer
     key = int(fold(seed, stream("samples")))
-    spans = _sample_spans(store, tokenizer, key, count)
+    drawn = _sample_spans(store, tokenizer, key, count)
+    spans = _distinct(drawn, store)
+    if len(spans) < len(drawn):  # texts that begin alike: draw more of them
+        spans = _distinct([*spans, *_sample_spans(store, tokenizer, key, 4 * count)], store)[:count]
     if model.text_to_text:
         return _text_to_text_samples(model, store, spans, key, objective)
     if tokenizer.mask_token is None:
@@ -292,6 +295,14 @@ def _whole_words(store: TokenStore, span: Ints) -> Ints:
     """Positions of one-token words in a sentence, except the first and the last."""
     starts = store.word_starts(span)
     return 1 + np.flatnonzero(starts[1:-1] & starts[2:])
+
+
+def _distinct(spans: list[Ints], store: TokenStore) -> list[Ints]:
+    """Spans whose first halves, the prompts, are not those of an earlier one."""
+    by_prompt: dict[bytes, Ints] = {}
+    for span in spans:
+        by_prompt.setdefault(store.tokens(span[: len(span) // 2]).tobytes(), span)
+    return list(by_prompt.values())
 
 
 def _sample_spans(store: TokenStore, tokenizer: Any, key: int, count: int) -> list[Ints]:

@@ -122,7 +122,7 @@ def with_interval(
 ) -> dict[str, Any]:
     """Metrics with the 95 % interval of one of them, ``<name>_low`` and ``<name>_high``, after it.
 
-    A single row has no interval.
+    One row has no interval: every draw of it is the same.
 
     Args:
         metrics: All of them, by name.
@@ -131,7 +131,7 @@ def with_interval(
         predictions: [N].
         references: [N].
     """
-    if len(references) == 1:
+    if len(references) < 2:
         return dict(metrics)
     low, high = interval(function, predictions, references, _SEED)
     ends = {f"{name}_low": low, f"{name}_high": high}

@@ -50,7 +50,6 @@ _MOST_LEAVES = 2_000  # of a config
 _MOST_EVENTS = 200
 _MOST_CURVES = 32  # runs whose whole logs are kept
 _POINTS = 300  # of a curve
-_WRITTEN = ("config.yaml", "status.json", "metrics.jsonl")  # of a run at work
 _FRESH = 0.5  # seconds; a second reader within them gets the same rows
 
 Document = dict[str, Any]
@@ -383,11 +382,7 @@ def newest_run(root: Path) -> Path:
     found = [root / path for path, _ in Board(root)._walk()] if root.is_dir() else []
     if not found:
         raise ConfigError(f"no run below {root}/ in {Path.cwd()}", "name a run folder")
-    times = {
-        path: max((mark[0] for n in _WRITTEN if (mark := _mark(path / n))), default=0)
-        for path in found
-    }
-    newest = max(found, key=lambda path: times[path])
+    newest = max(found, key=lambda path: _updated(path) or 0)
     return root / newest.relative_to(root.resolve())
 
 

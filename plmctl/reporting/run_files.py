@@ -509,6 +509,7 @@ def _language_model_metrics(run: Run) -> Iterator[Metric]:
 def _classifier_metrics(run: Run) -> Iterator[Metric]:
     results = run.results
     yield Metric("accuracy", as_number(results.get("accuracy")), "high")
+    yield Metric("validation rows", _whole_number(results.get("valid_rows")))
     yield Metric("F1", as_number(results.get("f1")), "high")
     yield Metric("majority class", as_number(results.get("majority")))
     yield Metric("macro F1", as_number(results.get("f1_macro")), "high")

@@ -33,7 +33,7 @@ def ladder_table(rungs: Sequence[Mapping[str, Any]]) -> Table:
             row["rung"],
             _short(row["parameters"]),
             _short(row["tokens"]),
-            f"{row['tokens'] / row['parameters']:.1f}",
+            f"{row['tokens'] / row['parameters']:.3g}",
             row["steps"],
             row["shared_steps"],
             f"{row['flops']:.3g}",

@@ -5,6 +5,8 @@ Cells are ``Text``, since a string would be read as rich's markup: a label ``[re
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,13 +46,26 @@ def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     """A table with a header; the first column is text, the others are numbers."""
     table = _table(title)
     for number, name in enumerate(columns):
-        # A long name is folded over lines.
+        cells = [format_value(row[number]) for row in rows]
         table.add_column(
-            Text(printable(name)), justify="left" if number == 0 else "right", overflow="fold"
+            Text(printable(name)),
+            justify="left" if number == 0 else "right",
+            overflow="fold",
+            no_wrap=_are_names([name, *cells]),
         )
     for row in rows:
         table.add_row(*(Text(format_value(cell)) for cell in row))
     return table
+
+
+_LONGEST_NAME = 100  # characters; a longer one is folded over lines
+
+
+def _are_names(texts: Sequence[str]) -> bool:
+    """Whether a column has names of runs, which can be copied only if they stay on one line."""
+    names = [text for text in texts if text]
+    whole = all(len(text) <= _LONGEST_NAME and not re.search(r"\s", text) for text in names)
+    return whole and any("/" in text or "=" in text or "-" in text[1:] for text in names)
 
 
 def text_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
@@ -94,7 +109,7 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
     """
     own_tables = ("per_class", "confusion", "paradigms", "groups")
     metrics = {k: v for k, v in results.items() if k not in own_tables and v is not None}
-    tables = [metrics_table(title, metrics)]
+    tables = [metrics_table(title, with_errors(metrics))]
     for name in ("paradigms", "groups"):
         members = results.get(name)
         if isinstance(members, list) and members:
@@ -107,6 +122,21 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
     if isinstance(confusion, dict):
         tables.append(confusion_table(confusion["labels"], confusion["matrix"]))
     return tables
+
+
+def with_errors(metrics: Mapping[str, object]) -> dict[str, object]:
+    """Metrics for reading: a standard error beside its metric, and without definitions.
+
+    The results in ``eval/`` have all of them.
+    """
+    shown: dict[str, object] = {}
+    for name, value in metrics.items():
+        error = metrics.get(f"{name}_se")
+        if name.endswith("definition") or (name.endswith("_se") and name[:-3] in metrics):
+            continue
+        has_error = isinstance(error, float) and math.isfinite(error)
+        shown[name] = f"{format_value(value)} ± {format_value(error)}" if has_error else value
+    return shown
 
 
 def protocol_table(title: str, document: Mapping[str, Any]) -> Table:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from rich.console import Console
 from rich.measure import Measurement
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from plmctl.addresses import shown
@@ -70,12 +70,21 @@ def show_result(
         print(printable_json(document))
         return
     console = Console()
+    names = [sum(map(_least_width, table.columns)) for table in tables]
+    if any(column.no_wrap for table in tables for column in table.columns):  # see rows_table
+        console = Console(width=max(console.width, *names))
     if whole and not console.is_terminal:
         unlimited = console.options.update(max_width=_UNLIMITED)
         widths = [Measurement.get(console, unlimited, table).maximum for table in tables]
         console = Console(width=max(console.width, *widths))
     for table in tables:
         console.print(table, "")  # and a blank line
+
+
+def _least_width(column: Column) -> int:
+    """Characters of a column: all of its names, or a few of what can be folded."""
+    texts = [column.header, *column.cells] if column.no_wrap else []
+    return max((len(str(text)) for text in texts), default=8) + 2
 
 
 # --- The stages of a longer job: a line for each ---
