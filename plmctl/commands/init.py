@@ -22,7 +22,7 @@ import numpy as np
 from plmctl import registry
 from plmctl.config.tokenizer import ALGORITHM_OF
 from plmctl.config.units import Budget
-from plmctl.corpus.gather import Corpus, counted, one_line
+from plmctl.corpus.gather import Corpus, counted, one_line, together
 from plmctl.corpus.labelled import read_rows
 from plmctl.corpus.languages import LANGUAGES, check_language, language_of_script, scripts_of
 from plmctl.corpus.profile import Part, Profile, profile, unreadable
@@ -150,10 +150,12 @@ def _look(corpus: Corpus, evaluation: Sequence[Source]) -> tuple[Profile, Corpus
             looked = profile(resolve(corpus.train), corpus.config, evaluation, progress)
     looked = replace(looked, unreadable=bad)
     if looked.documents < 2:
-        raise DataError(
+        single = DataError(
             f"{corpus.train[0]}: the corpus is a single document of one line",
-            "separate documents by blank lines, or put one document on each line",
+            "separate documents by blank lines, or put one document on each line"
+            + (f"; left out: {corpus.left_out}" if corpus.left_out else ""),
         )
+        raise together([single, *bad.values()])
     return looked, corpus
 
 

@@ -7,6 +7,7 @@ if plmctl reads files of its kind. Everything else is counted by its ending.
 from __future__ import annotations
 
 import glob
+import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from plmctl.corpus.source import (
     resolve,
 )
 from plmctl.corpus.tabular import rows
-from plmctl.errors import DataError
+from plmctl.errors import DataError, read_error
 
 _IN_FOLDERS = (
     ".txt", ".text", ".md", ".raw", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet",
@@ -36,6 +37,13 @@ _IN_FOLDERS = (
 _HELD_OUT = ("valid", "validation", "dev", "test", "eval", "heldout", "held_out")
 
 _MANY = 20  # files that are still listed one by one
+
+_WRITTEN = (
+    {"tokenizer.yaml", "pretrain.yaml"},
+    {"config.yaml", "environment.json"},
+    {"config.json", "tokenizer_config.json"},
+)
+"""The files of a folder that `init` wrote, of a run, and of a model: their text is no corpus."""
 
 _SHOWN = 20  # messages about files
 
@@ -161,7 +169,7 @@ def together(errors: Sequence[DataError]) -> DataError:
         return errors[0]
     more = f"\n  and {len(errors) - _SHOWN:,} more" if len(errors) > _SHOWN else ""
     return DataError(
-        f"{len(errors):,} files cannot be read:"
+        f"{len(errors):,} files cannot be used:"
         + "".join(f"\n  {one}" for one in one_line(errors)),
         more.strip() or None,
     )
@@ -178,13 +186,24 @@ def one_line(errors: Sequence[DataError]) -> list[str]:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    """The files of a folder, without hidden ones."""
-    return [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+    """The files of a folder, without hidden ones and without what plmctl wrote.
+
+    Raises:
+        DataError: A folder in it cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise read_error(error, DataError(f"{error.filename}: {error.strerror}")) from error
+
+    files = list[Path]()
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        if any(written <= set(names) for written in _WRITTEN):
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = (Path(place, name) for name in names if not name.startswith("."))
+        files += [path for path in paths if path.is_file()]
+    return sorted(files)
 
 
 def _of_running_text(path: str) -> bool:

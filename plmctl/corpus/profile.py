@@ -206,12 +206,14 @@ def profile(
             one.compare(text)
         progress(min(reading.done, reading.total), reading.total)
     if bad := reading.unreadable:
+        # Once more without them: nothing of a file's beginning counts.
         rest = [source for source in sources if source.name not in bad]
         if not rest:
             raise together(list(bad.values()))
-        looked = profile(
-            rest, config, evaluation, progress
-        )  # of a file's beginning, nothing counts
+        try:
+            looked = profile(rest, config, evaluation, progress)
+        except DataError as error:
+            raise together([error, *bad.values()]) from None
         return replace(looked, unreadable=bad | looked.unreadable)
     if not lengths:
         names = ", ".join(source.name for source in sources)

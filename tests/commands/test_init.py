@@ -201,6 +201,16 @@ def test_files_of_other_kinds_by_name(folder: Path) -> None:
     assert "pdftotext" in str(error.value)
 
 
+def test_what_plmctl_wrote_is_no_corpus(folder: Path) -> None:
+    """`plmctl init .` twice, in the folder of the text."""
+    Path("a.txt").write_text("one\n\ntwo\n", encoding="utf-8")
+    for name in ("bert/tokenizer.yaml", "bert/pretrain.yaml", "bert/runs/metrics.jsonl"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("{}", encoding="utf-8")
+    corpus = Corpus.of(["."])
+    assert (corpus.name, corpus.train, dict(corpus.others)) == ("corpus", ("a.txt",), {})
+
+
 def test_programs_are_read_if_they_are_named(folder: Path) -> None:
     (folder / "code").mkdir()
     for number in range(50):
@@ -277,7 +287,7 @@ def test_other_mistakes(cli: Cli, folder: Path) -> None:
         ),
         (("empty",), 3, "no files in this folder"),
         (("nowhere",), 3, "no such file"),
-        (("nowhere", "neither"), 3, "2 files cannot be read"),
+        (("nowhere", "neither"), 3, "2 files cannot be used"),
         (("text.txt", "--eval", "nowhere.jsonl"), 3, "no such file"),
     ):
         got, _, err = cli("init", *arguments)

@@ -146,7 +146,7 @@ def test_files_that_cannot_be_read_are_left_out(folder: Path) -> None:
     assert sorted(looked.unreadable) == ["bad.jsonl", "gbk.txt", "other.csv", "zeros.csv"]
     with pytest.raises(DataError) as error:
         profile(resolve(names[:2]), TextConfig(train=names))
-    assert "2 files cannot be read" in error.value.message
+    assert "2 files cannot be used" in error.value.message
     assert "bad.jsonl:2" in error.value.message
     assert "iconv" in error.value.message
 
