@@ -85,34 +85,23 @@ class Corpus:
         for name in names:
             folder = Path(name)
             if folder.is_dir() and not is_saved(folder):
-                files, wanted = _files_below(folder), _of_running_text
-            elif glob.has_magic(name) and not folder.exists() and not is_url(name):
-                matches = (Path(match) for match in sorted(glob.glob(name, recursive=True)))
-                files, wanted = [one for one in matches if one.is_file()], is_readable
-            else:
-                files, wanted = [], is_readable
-            rest = [file for file in files if not wanted(str(file))]
-            others.update(ending(str(file)) for file in rest)
-            own = [file for file in files if wanted(str(file))]
-            if wanted is _of_running_text:
-                sides = {file: _side(file) for file in own}
-                kept = [str(file) for file in own if sides[file] == "train"]
-                if own and not kept:
+                files = _files_below(folder)
+                own = [file for file in files if _of_running_text(file)]
+                sides = {side: [f for f in own if _side(f) == side] for side in _SIDES}
+                if own and not sides["train"]:
                     raise DataError(f"{name}: all of its files are named after held-out text")
-                valid += [str(file) for file in own if sides[file] == "valid"]
-                test += [str(file) for file in own if sides[file] == "test"]
-                few = len(kept) < len(own) or len(kept) <= _MANY
-                train += kept if few else _globs(folder, own)
-            elif rest:
-                train += map(str, own)
-            elif len(names) > 1 and folder.is_file() and not is_readable(name):
-                others[ending(name)] += 1
+                train += _patterns(folder, own) if own == sides["train"] else sides["train"]
+                valid, test = valid + sides["valid"], test + sides["test"]
             else:
-                try:
-                    resolve((name,))
-                except DataError as error:
-                    missing.append(error)
-                train.append(name)
+                files = _matches(name)
+                own = [file for file in files if is_readable(file)]
+                train += [name] if own == files else own
+                if not files:  # a name of another kind, or a mistake
+                    try:
+                        resolve((name,))
+                    except DataError as error:
+                        missing.append(error)
+            others.update(ending(file) for file in set(files) - set(own))
         if missing:
             raise together(missing)
         if not train:
@@ -185,7 +174,15 @@ def one_line(errors: Sequence[DataError]) -> list[str]:
     return [f"{one.message} ({one.hint})" if one.hint else one.message for one in errors[:_SHOWN]]
 
 
-def _files_below(folder: Path) -> list[Path]:
+def _matches(name: str) -> list[str]:
+    """The files of a path or a pattern; none for other names."""
+    if os.path.exists(name) or not glob.has_magic(name) or is_url(name):
+        return [name] if os.path.isfile(name) else []
+    matches = sorted(glob.glob(name, recursive=True))
+    return [str(Path(match)) for match in matches if os.path.isfile(match)]
+
+
+def _files_below(folder: Path) -> list[str]:
     """The files of a folder, without hidden ones and without what plmctl wrote.
 
     Raises:
@@ -195,14 +192,14 @@ def _files_below(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise read_error(error, DataError(f"{error.filename}: {error.strerror}")) from error
 
-    files = list[Path]()
+    files = list[str]()
     for place, folders, names in os.walk(folder, onerror=refuse):
         if any(written <= set(names) for written in _WRITTEN):
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]
         paths = (Path(place, name) for name in names if not name.startswith("."))
-        files += [path for path in paths if path.is_file()]
+        files += [str(path) for path in paths if path.is_file()]
     return sorted(files)
 
 
@@ -241,23 +238,28 @@ def _advice(others: Mapping[str, int], folder: str) -> list[str]:
     return advice
 
 
-def _side(path: Path) -> str:
+_SIDES = ("train", "valid", "test")
+
+
+def _side(path: str) -> str:
     """Whether a file's name says that its text is held out: train, valid or test."""
-    words = path.name.split(".")[0].lower().replace("-", "_").split("_")
+    words = os.path.basename(path).split(".")[0].lower().replace("-", "_").split("_")
     if "test" in words:
         return "test"
     return "valid" if any(word in _HELD_OUT for word in words) else "train"
 
 
-def _globs(folder: Path, files: Sequence[Path]) -> list[str]:
-    """Patterns for many files, one per ending."""
-    endings = sorted(
-        {
-            "".join(path.suffixes[-2:]) if path.suffix in (".gz", ".zst") else path.suffix
-            for path in files
-        }
-    )
-    return [f"{folder}/**/*{suffix}" for suffix in endings]
+def _patterns(folder: Path, files: Sequence[str]) -> list[str]:
+    """Patterns for many files, one per ending; the files, if patterns would match others too."""
+    if len(files) <= _MANY:
+        return list(files)
+    endings = {
+        "".join(path.suffixes[-2:]) if path.suffix in (".gz", ".zst") else path.suffix
+        for path in map(Path, files)
+    }
+    patterns = [f"{folder}/**/*{suffix}" for suffix in sorted(endings)]
+    matches = [match for pattern in patterns for match in _matches(pattern)]
+    return patterns if sorted(matches) == sorted(files) else list(files)
 
 
 def _text_column(source: Source) -> str | None:

@@ -209,6 +209,11 @@ def test_what_plmctl_wrote_is_no_corpus(folder: Path) -> None:
         Path(name).write_text("{}", encoding="utf-8")
     corpus = Corpus.of(["."])
     assert (corpus.name, corpus.train, dict(corpus.others)) == ("corpus", ("a.txt",), {})
+    for number in range(20):
+        Path(f"b{number}.txt").write_text("three\n\nfour\n", encoding="utf-8")
+    assert Corpus.of(["."]).train == ("./**/*.txt",)
+    Path("bert/note.txt").write_text("no corpus", encoding="utf-8")
+    assert len(Corpus.of(["."]).train) == 21  # a pattern would match the note, too
 
 
 def test_programs_are_read_if_they_are_named(folder: Path) -> None:
