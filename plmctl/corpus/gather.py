@@ -214,7 +214,7 @@ def _nothing(names: Sequence[str], others: Mapping[str, int]) -> DataError:
         return DataError(f"{what}: no files in this folder", FORMATS)
     advice = _advice(others, names[0].rstrip("/") if Path(names[0]).is_dir() else "FOLDER")
     return DataError(
-        f"{what}: no file of running text; there are {_in_words(others)}",
+        f"{what}: no file of running text, only {_in_words(others)}",
         "\n  ".join([*advice, FORMATS]),
     )
 

@@ -220,7 +220,7 @@ def test_programs_are_read_if_they_are_named(folder: Path) -> None:
     (folder / "code").mkdir()
     for number in range(50):
         (folder / "code" / f"{number}.py").write_text("a = 1\n\nb = 2\n", encoding="utf-8")
-    with pytest.raises(DataError, match="there are 50 .py") as error:
+    with pytest.raises(DataError, match="only 50 .py") as error:
         Corpus.of(["code"])
     assert "`plmctl init 'code/**/*.py'`" in str(error.value)
     corpus = Corpus.of(["code/**/*.py"])

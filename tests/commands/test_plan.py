@@ -57,6 +57,7 @@ def test_the_steps_of_a_time(world: Path, family: str, capfd: pytest.CaptureFixt
             assert run_main(*command, *options) == 0
             result = json.loads(capfd.readouterr().out)
             assert name in result["reason"]
+            assert "a validation" in result["reason"]
             steps[name] = result["steps"]
         ratios.append(steps["estimated"] / steps["measured"])
         if 1 / 3 < ratios[-1] < 3:
