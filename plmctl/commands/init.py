@@ -339,8 +339,9 @@ def _mixed(looked: Profile, language: str | None) -> list[str]:
     english, other = (looked.english.get(key, none) for key in ("en", "other"))
     if language in ("pcm", "sco") or "Latin" not in looked.scripts:
         return notes
-    if english.share >= _NOTABLE and (language not in (None, "en") or other.share >= _NOTABLE):
-        wanted = f", not {name}" if name and language != "en" else ""
+    unwanted = language is not None or other.share >= _NOTABLE
+    if language != "en" and unwanted and english.share >= _NOTABLE:
+        wanted = f", not {name}" if name else ""
         notes.append(
             f"{english.share:.0%} of the documents look English{wanted}, for example "
             f"{english.example}: if they are not wanted, {remove}"

@@ -192,9 +192,11 @@ def _files_below(folder: Path) -> list[str]:
     def refuse(error: OSError) -> None:
         raise read_error(error, DataError(f"{error.filename}: {error.strerror}")) from error
 
-    files = list[str]()
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        if any(written <= set(names) for written in _WRITTEN):
+    files, seen = list[str](), set[str]()
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        again = (real := os.path.realpath(place)) in seen  # by a link
+        seen.add(real)
+        if again or any(written <= set(names) for written in _WRITTEN):
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".")]

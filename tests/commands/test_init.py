@@ -207,8 +207,10 @@ def test_what_plmctl_wrote_is_no_corpus(folder: Path) -> None:
     for name in ("bert/tokenizer.yaml", "bert/pretrain.yaml", "bert/runs/metrics.jsonl"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("{}", encoding="utf-8")
+    Path("loop").symlink_to(".")
     corpus = Corpus.of(["."])
     assert (corpus.name, corpus.train, dict(corpus.others)) == ("corpus", ("a.txt",), {})
+    Path("loop").unlink()
     for number in range(20):
         Path(f"b{number}.txt").write_text("three\n\nfour\n", encoding="utf-8")
     assert Corpus.of(["."]).train == ("./**/*.txt",)
