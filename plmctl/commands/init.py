@@ -22,10 +22,12 @@ import numpy as np
 from plmctl import registry
 from plmctl.config.tokenizer import ALGORITHM_OF
 from plmctl.config.units import Budget
+from plmctl.corpus.document import locate
 from plmctl.corpus.gather import Corpus, counted, one_line, together
 from plmctl.corpus.labelled import read_rows
 from plmctl.corpus.languages import LANGUAGES, check_language, language_of_script, scripts_of
 from plmctl.corpus.profile import Part, Profile, profile, unreadable
+from plmctl.corpus.remote import is_url
 from plmctl.corpus.source import FORMATS, Source, resolve
 from plmctl.errors import ConfigError, DataError, nearest
 from plmctl.families.base import get_family
@@ -263,7 +265,7 @@ def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
         least = "" if looked.whole else "at least "
         where = ""
         if looked.near.example is not None:
-            first, second = (Path(origin).name for origin in looked.near.example)
+            first, second = (Path(_place(origin)).name for origin in looked.near.example)
             where = f", for example {second} of {first}"
         notes.append(
             f"{least}{looked.near.share:.0%} of the documents are nearly copies of earlier ones"
@@ -334,7 +336,7 @@ def _mixed(looked: Profile, language: str | None) -> list[str]:
         if script not in usual and part.share >= _NOTABLE and own >= 0.1:
             notes.append(
                 f"{part.share:.0%} of the documents are mainly in {script} letters, for example "
-                f"{part.example}: if they are in another language, {remove}"
+                f"{_place(part.example)}: if they are in another language, {remove}"
             )
     none = Part(0.0, "")
     english, other = (looked.english.get(key, none) for key in ("en", "other"))
@@ -345,14 +347,20 @@ def _mixed(looked: Profile, language: str | None) -> list[str]:
         wanted = f", not {name}" if name else ""
         notes.append(
             f"{english.share:.0%} of the documents look English{wanted}, for example "
-            f"{english.example}: if they are not wanted, {remove}"
+            f"{_place(english.example)}: if they are not wanted, {remove}"
         )
     if other.share >= _NOTABLE and language == "en":
         notes.append(
             f"{other.share:.0%} of the documents hardly have the most frequent words of English, "
-            f"for example {other.example}: if they are in another language, {remove}"
+            f"for example {_place(other.example)}: if they are in another language, {remove}"
         )
     return notes
+
+
+def _place(origin: str) -> str:
+    """``file:line``, also of a document whose origin is a byte of a local file."""
+    name, mark, offset = origin.rpartition(":byte ")
+    return locate(Path(name), int(offset), 1) if mark and not is_url(name) else origin
 
 
 def _megabytes(size: float) -> str:

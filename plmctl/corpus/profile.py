@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from plmctl.arrays import mixed_bits
 from plmctl.characters import JOINERS, KANA, SYLLABLES
 from plmctl.config.sections import TextConfig
-from plmctl.corpus.document import Document, locate, read_lines
+from plmctl.corpus.document import Document, read_lines
 from plmctl.corpus.gather import together
 from plmctl.corpus.languages import NO_SPACES, looks_english, script_shares
 from plmctl.corpus.marks import notes_on
@@ -252,7 +252,7 @@ def profile(
         traditional=_traditional(letters),
         exact=copies / len(lengths),
         exact_text=copied / sum(lengths),
-        near=_in_lines(near.result(len(lengths)), sources),
+        near=near.result(len(lengths)),
         faults=_faults(texts),
         lines=len(lines),
         short_lines=sum(len(line) < 30 for line in lines) / len(lines),
@@ -541,20 +541,6 @@ class NearCopies:
 
     share: float
     example: tuple[str, str] | None = None
-
-
-def _in_lines(near: NearCopies, sources: Sequence[Source]) -> NearCopies:
-    """The same with the line of each example, also where reading began in the middle of a file."""
-    paths = {source.name: source.path for source in sources}
-
-    def line_of(origin: str) -> str:
-        name, found, offset = origin.rpartition(":byte ")
-        return locate(paths[name], int(offset), 1) if found and name in paths else origin
-
-    if near.example is None:
-        return near
-    first, second = map(line_of, near.example)
-    return replace(near, example=(first, second))
 
 
 class _NearCopies:

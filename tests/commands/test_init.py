@@ -160,6 +160,18 @@ def test_the_smoke_test(
 # --- What is left out, and what is mixed ---
 
 
+def test_examples_are_named_by_their_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of documents that were read from the middle of a file."""
+    monkeypatch.setattr("plmctl.corpus.profile._PIECE", 1_000)
+    khmer, english = language_text(KHMER, "", " ។", 20), "\n\n".join([ENGLISH.strip()] * 5)
+    (folder / "text.txt").write_text(f"{khmer}\n\n{english}", encoding="utf-8")
+    looked, corpus = init._look(Corpus.of(["text.txt"]), [])
+    assert ":byte " in looked.main_scripts["Latin"].example
+    _, notes = init.describe(looked, corpus, "km", "km")
+    line = khmer.count("\n") + 3
+    assert any(f"for example text.txt:{line}: if they" in note for note in notes), notes
+
+
 def test_what_is_left_out_is_counted_and_said(cli: Cli, folder: Path) -> None:
     """Files of other kinds, files that cannot be read, and a validation file: all at once."""
     place = folder / "mix"

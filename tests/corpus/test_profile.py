@@ -109,7 +109,7 @@ The text of this page is not in the language of the others. It was written for p
 with a book and a pen, and there are many of them in the town.
 """
 DUTCH = """
-Het is van de stad of het dorp en was er al lang toen de mensen met elkaar op weg zijn gegaan naar
+Het is van de stad of het park en was er al lang toen de mensen met elkaar op weg zijn gegaan naar
 het huis van de leraar die in de straat bij het water staat en voor de kinderen leest.
 """
 
