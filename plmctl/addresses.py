@@ -9,7 +9,7 @@ user name and no query.
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 from plmctl.errors import ConfigError
@@ -51,7 +51,7 @@ def all_shown(value: T) -> T:
         result = {key: all_shown(inner) for key, inner in value.items()}
     elif isinstance(value, list | tuple):
         result = type(value)(all_shown(inner) for inner in value)
-    return result
+    return cast(T, result)
 
 
 def secret_in(address: str) -> str | None:

@@ -561,7 +561,7 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
     say(f"scoring {run} on {source}")
     model = LoadedModel(folder, make_accelerator(entry.config.compute))
     examples, answers, _ = FinetunedTask(
-        Config(data=(source,), metrics=entry.config.task.metrics)
+        Config(data=(source,), metrics=entry.config.task.model_dump()["metrics"])
     ).predict(model)
     document = {
         "kind": "eval",

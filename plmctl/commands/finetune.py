@@ -153,7 +153,11 @@ def made_from(config: FinetuneConfig) -> dict[str, str | None]:
         valid.values() if isinstance(valid, dict) else [] if isinstance(valid, float) else [valid]
     )
     names = (*config.data.train, *(name for files in sets for name in files))
-    metrics = [known_sha256(path) for path in map(Path, config.task.metrics) if path.is_file()]
+    metrics = [
+        known_sha256(path)
+        for path in map(Path, config.task.model_dump()["metrics"])
+        if path.is_file()
+    ]
     with suppress(DataError):
         hashes["data files"] = content_hash(names)
     return hashes | ({"metric files": digest_of(metrics)} if metrics else {})
@@ -270,7 +274,7 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     )
     held_out = [row for rows in split.valid.values() for row in rows]
     files = zip(file_names(split.valid), split.valid.values(), strict=True)
-    hashes = {"data": rows_digest([*split.train, *held_out])}
+    hashes: dict[str, str | None] = {"data": rows_digest([*split.train, *held_out])}
     hashes |= {name: rows_digest(rows) for name, rows in files}
     first = next(iter(split.valid.values()))
     shown = range(0, len(first), max(1, len(first) // _SAMPLES))[:_SAMPLES]

@@ -751,7 +751,7 @@ def _who(rank: int, facts: Mapping[str, Any]) -> str:
     return f"process {rank} on {facts['host']}"
 
 
-def agree_on_text(peers: Peers, hashes: Mapping[str, str]) -> None:
+def agree_on_text(peers: Peers, hashes: Mapping[str, str | None]) -> None:
     """Refuse other data, or another tokenizer, than the main process has; called by all processes.
 
     Args:

@@ -8,6 +8,7 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed
@@ -130,7 +131,8 @@ def repeat_bits(on: bool) -> None:  # noqa: FBT001 - a switch
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")  # no choice of kernels by time
     torch.use_deterministic_algorithms(on)
-    torch.utils.deterministic.fill_uninitialized_memory = not on  # it would cost time and no bits
+    settings: Any = torch.utils.deterministic
+    settings.fill_uninitialized_memory = not on  # it would cost time and no bits
     torch.backends.cudnn.deterministic = on
     torch.backends.cudnn.benchmark = False
 
