@@ -226,8 +226,8 @@ def write_submission(
         (measure,) = one.config.measures
         path = Path(one.config.run) / "eval" / "predictions" / f"{measure.name}.json"
         if is_finished(Path(one.config.run)) and path.is_file():
-            document = read_json(path)
-            predictions[one.part.name] = {k: v for k, v in document.items() if k != CHECKSUM}
+            answers = read_json(path)
+            predictions[one.part.name] = {k: v for k, v in answers.items() if k != CHECKSUM}
     for file in files:
         predictions.setdefault(file.task, {})[file.name] = _label_numbers(file)
     document = suite.submission(scores, predictions)
