@@ -121,7 +121,7 @@ def differences(
 
 
 def not_comparable(runs: Sequence[Run], items: Sequence[Items]) -> list[str]:
-    """Lines about figures of a table that are of different rows, or of different models.
+    """Lines about runs of a table that have different rows, or different models.
 
     Args:
         runs: The runs.

@@ -153,11 +153,8 @@ def made_from(config: FinetuneConfig) -> dict[str, str | None]:
         valid.values() if isinstance(valid, dict) else [] if isinstance(valid, float) else [valid]
     )
     names = (*config.data.train, *(name for files in sets for name in files))
-    metrics = [
-        known_sha256(path)
-        for path in map(Path, config.task.model_dump()["metrics"])
-        if path.is_file()
-    ]
+    named = map(Path, config.task.model_dump().get("metrics", ()))
+    metrics = [known_sha256(path) for path in named if path.is_file()]
     with suppress(DataError):
         hashes["data files"] = content_hash(names)
     return hashes | ({"metric files": digest_of(metrics)} if metrics else {})
@@ -181,7 +178,7 @@ def _finetune(
     peers.mark(PREPARING)
     examples = read_examples(prepared)
     base = {name: value for name, value in made_from(config).items() if name not in _FILES}
-    examples = replace(examples, hashes=examples.hashes | base)
+    examples = replace(examples, hashes={**examples.hashes, **base})
     agree_on_text(peers, examples.hashes)
     folder_at_work = run_folder(
         "finetune", config, examples.hashes, fresh=fresh, until=until, accept_gap=accept_gap
@@ -222,7 +219,7 @@ class LabelledExamples:
     """The results of ``corpus.labelled.check_rows``."""
     few: TaskExamples[ScoredConfig]
     """A few rows of the first validation set: metrics are tried on them before the first step."""
-    hashes: dict[str, str | None]
+    hashes: Mapping[str, str | None]
     """The hashes of all rows and of each validation set, and of the model that is finetuned."""
     prompts: dict[int, str]
     """The questions or texts of some rows of the first validation set, by number: for samples."""
@@ -473,7 +470,7 @@ def _train(
     if accelerator.is_main_process:
         write_environment(
             folder,
-            examples.hashes | made_from(config),
+            {**examples.hashes, **made_from(config)},
             accelerator.num_processes,
             precision=precision_of(accelerator),
             more={"network": network_facts(engine.bare.model)},

@@ -29,6 +29,7 @@ from plmctl.arrays import Floats
 from plmctl.config.document import read_document as read_document_of_config
 from plmctl.config.load import COMMANDS, kind_by_keys
 from plmctl.errors import ConfigError, PlmError
+from plmctl.files import is_edited
 from plmctl.formatting import printable
 from plmctl.reporting.report import unspaced
 from plmctl.reporting.run_files import as_number, flatten, spread
@@ -110,7 +111,9 @@ class _Entry:
             return
         self.evaluations_mark = mark
         documents = ((name.removesuffix(".json"), read_document(folder / name)) for name in names)
-        self.evaluations = {name: document for name, document in documents if document}
+        self.evaluations = {
+            name: document for name, document in documents if document and not is_edited(document)
+        }
 
     def setting(self, *path: str | int) -> Any:
         """A value of the config; None if it is missing."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from plmctl.errors import ConfigError, did_you_mean, near_names, read_error
+from plmctl.errors import ConfigError, DataError, did_you_mean, near_names, read_error
 from plmctl.formatting import format_value, printable, without_local_paths
-from plmctl.reporting.run_files import Run, as_number, metrics_of, read_run
+from plmctl.reporting.run_files import Run, as_number, metrics_of, outdated, read_run
 
 # The end of the class name of a network: its auto class, and its pipeline tag.
 _LOADED_AS = {
@@ -339,6 +339,7 @@ def _measured(evaluation: Path, folder: Path) -> Iterator[_Evaluation]:
 
     Raises:
         ConfigError: It is no such folder, or of another model.
+        DataError: The model is another one by now, or a result was edited: neither is published.
     """
     run = read_run(evaluation, evaluation.name)
     model = run.setting("model")
@@ -351,6 +352,9 @@ def _measured(evaluation: Path, folder: Path) -> Iterator[_Evaluation]:
             f"--eval: {evaluation} has measured {model}, not {folder}",
             "name an evaluation of this model, from the folder that it was started in",
         )
+    wrong = [*outdated(run), *(f"{run.name}: {name} cannot be used" for name in run.unreadable)]
+    if wrong:
+        raise DataError(f"--eval: {wrong[0]}", "run `plmctl eval` again before you publish it")
     for stem, document in run.evaluations.items():
         if re.search(r"-step-\d+$", stem) or not isinstance(document.get("results"), Mapping):
             continue  # of a checkpoint

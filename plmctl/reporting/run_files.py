@@ -248,10 +248,7 @@ def outdated(run: Run) -> list[str]:
     for name, document in run.evaluations.items():
         differ, _ = changed(document.get("hashes"), now)
         if differ and "-step-" not in name:  # those are of checkpoints
-            lines.append(
-                f"{run.name}: the {listed(differ)} changed since {name} was measured: run the "
-                "evaluation again"
-            )
+            lines.append(f"{run.name}: the {listed(differ)} changed since {name} was measured")
     return lines
 
 

@@ -752,11 +752,11 @@ def _who(rank: int, facts: Mapping[str, Any]) -> str:
 
 
 def agree_on_text(peers: Peers, hashes: Mapping[str, str | None]) -> None:
-    """Refuse other data, or another tokenizer, than the main process has; called by all processes.
+    """Refuse other data, tokenizers or models than the main process has; called by all processes.
 
     Args:
         peers: The processes of the run.
-        hashes: Of the data and the tokenizer of this process.
+        hashes: Of what the run is made from, as this process sees it.
 
     Raises:
         DataError: They differ.

@@ -686,7 +686,7 @@ class Watch:
 
 
 def check_best(folder: Path, progress: Progress) -> str | None:
-    """Check the best weights of a run that resumes, before it goes on.
+    """Check the best weights of a run that resumes, before its next step.
 
     Args:
         folder: Where ``Watch`` keeps them.

@@ -141,6 +141,12 @@ COMMANDS = {
     "compare": Again(
         ("eval", "ev.yaml", "run=ev-c"), ("compare", "ev-c", "done-gpt2"), BASE, 0
     ),
+    "push": Again(
+        ("eval", "ev.yaml", "run=ev-u"),
+        ("push", "done-bert", "me/bert", "--dry-run", "--eval", "ev-u"),
+        {place: what for place, what in BASE.items() if what == "model weights"},
+        3,
+    ),
     "report": Again(("eval", "ev.yaml", "run=ev-p"), ("report", "ev-p"), BASE, 0),
 }  # fmt: skip
 QUICK = {("eval", "done-bert/model/model.safetensors"), ("finetune, resumed", "rows.tsv")}
@@ -151,7 +157,6 @@ def inputs(world: Path, pretrained: dict[str, Path]) -> Path:
     """The configs; the model has no probes, as published ones: they do not tell of a change."""
     model = "done-bert/model"
     Path(model, "tokenizer_probe.json").unlink()
-    shutil.rmtree(pretrained["bert"] / "eval")
     compute = {"device": "cpu", "precision": "fp32"}
     measures = [{"name": "mlm", "data": ["text.txt"], "seq_len": 32, "held_out": 0.1}]
     write("ev.yaml", {"run": "ev", "model": model, "measures": measures, "compute": compute})

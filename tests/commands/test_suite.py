@@ -9,6 +9,7 @@ import pytest
 
 from tests.commands.conftest import Cli, sentence
 from tests.commands.test_bad_input import refused
+from tests.commands.test_made_from import another
 
 SETTINGS = ("train.epochs=2", "train.max_length=32", "optim.lr=0.003", "compute.device=cpu")
 
@@ -74,6 +75,11 @@ def test_a_suite_s_table(cli: Cli, pretrained: dict[str, Path], data: Path) -> N
     assert "MNLI-mm" in out
     assert "BERT-base" in out
     assert "README of transformers" in err
+
+    # Finished runs of another model are not put into the table, and nothing is run.
+    with another(Path(model, "model.safetensors")):
+        again = cli(*command, "--tasks", "cola,mnli")
+    refused(again, 3, f"{mnli}: the model weights changed since it was trained", "--fresh")
 
 
 def test_data_that_are_not_there(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
