@@ -101,12 +101,19 @@ def _check_complete(source: str) -> None:
     )
 
 
-def check_not_empty(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
+UNKNOWN = "\ufffe"
+"""A text that no vocabulary has."""
+
+
+def check_usable(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse a tokenizer with special tokens alone: transformers makes one if files are missing.
 
     Raises:
-        DataError: Every word would be unknown.
+        DataError: Every word would be unknown; or text cannot be encoded, as with the files of
+            several tokenizers.
     """
+    with opening(source):
+        tokenizer(UNKNOWN)
     special = set(tokenizer.all_special_tokens) | {SPACE_MARK}
     if not set(tokenizer.get_vocab()) - special:
         raise DataError(
@@ -289,7 +296,9 @@ def _check_ids(path: Path, state: object) -> None:
     whole, plain = _open_both_ways(path.parent)
     now = {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__}
     for text, ids, plain_ids in texts:
-        for was, current in ((ids, _input_ids(whole, text)), (plain_ids, _store_ids(plain, text))):
+        with opening(path.parent):  # files of several tokenizers may open, and raise here
+            both = (ids, _input_ids(whole, text)), (plain_ids, _store_ids(plain, text))
+        for was, current in both:
             if was == current:
                 continue
             at = next(
