@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError, DataError, PlmError, machine_error
-from plmctl.files import write_atomically
+from plmctl.files import read_json, write_atomically
 from plmctl.folders import refuse_links
 from plmctl.hashing import sha256_of
 from plmctl.tokenization.units import SPACE_MARK, plain_tokenizer
@@ -106,19 +106,29 @@ UNKNOWN = "\ufffe"
 
 
 def check_usable(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer with special tokens alone: transformers makes one if files are missing.
+    """Refuse a tokenizer that cannot be used: transformers opens whatever is there.
 
     Raises:
-        DataError: Every word would be unknown; or text cannot be encoded, as with the files of
-            several tokenizers.
+        DataError: Every word would be unknown; or, as with files of several tokenizers, text
+            cannot be encoded, or there are more ids than the network beside it has embeddings for.
     """
     with opening(source):
         tokenizer(UNKNOWN)
-    special = set(tokenizer.all_special_tokens) | {SPACE_MARK}
-    if not set(tokenizer.get_vocab()) - special:
+    vocab, special = tokenizer.get_vocab(), {*tokenizer.all_special_tokens, SPACE_MARK}
+    if not set(vocab) - special:
         raise DataError(
             f"{source}: a tokenizer without a vocabulary: every word would be unknown",
             "files of it are missing or empty: copy the folder again",
+        )
+    config = Path(source) / "config.json"
+    network = read_json(config) if config.is_file() else {}
+    rows, largest = network.get("vocab_size"), max(vocab.values())
+    # An ELMo reads characters. Tokens may come from tokenizer_config.json too.
+    if isinstance(rows, int) and largest >= rows and network.get("model_type") != "elmo":
+        raise DataError(
+            f"{source}: the tokenizer has ids up to {largest:,}, and the model has embeddings for "
+            f"{rows:,}",
+            "put the tokenizer into the folder that the model was trained with",
         )
 
 
