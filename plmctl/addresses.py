@@ -9,18 +9,16 @@ user name and no query.
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any
 from urllib.parse import parse_qsl
 
 from plmctl.errors import ConfigError
-
-T = TypeVar("T")
 
 # What stands between the slashes and the next `/` is a user before `@`, but not a container of
 # Azure or a repository of GitHub. A password may have a `/` although a URL may not.
 _NO_USER = ("abfs", "abfss", "wasb", "wasbs", "github")
 _USER = re.compile(
-    # With one slash: as `Path` writes an address that was taken for a path.
+    # With one slash: as `Path` writes an address that was read as a path.
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*(?=://)|https?|s3a?|gs|gcs|ssh|s?ftp|smb|webdavs?):/{1,2}"
     r"(?P<user>[^\s/?#\"'<>@:]*(?::(?!\d+(?:[/?#]|$))(?:(?!://)[^\s\"'<>])*)?|[^\s/?#\"'<>]*)@"
 )
@@ -42,16 +40,15 @@ def _without_user(match: re.Match[str]) -> str:
     return match[0] if match["scheme"].lower() in _NO_USER else f"{match['scheme']}://"
 
 
-def all_shown(value: T) -> T:
+def all_shown(value: Any) -> Any:
     """Plain data in which every text is ``shown``."""
-    result: Any = value
     if isinstance(value, str):
-        result = shown(value)
-    elif isinstance(value, Mapping):
-        result = {key: all_shown(inner) for key, inner in value.items()}
-    elif isinstance(value, list | tuple):
-        result = type(value)(all_shown(inner) for inner in value)
-    return cast(T, result)
+        return shown(value)
+    if isinstance(value, Mapping):
+        return {key: all_shown(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(all_shown(inner) for inner in value)
+    return value
 
 
 def secret_in(address: str) -> str | None:

@@ -58,6 +58,7 @@ SHARED = {
     "registry",
     "startup",
     "formatting",
+    "versions",
     "__init__",
 }
 NO_TORCH = ("config", "corpus", "examples", "tokenization", "metrics", "reporting", "suites")

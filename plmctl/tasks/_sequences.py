@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Ints, padded
+from plmctl.errors import DataError
 from plmctl.models.base import IGNORE
 from plmctl.tasks.base import C, TaskExamples, Use, as_batch
 from plmctl.tokenization.units import plain_copy
@@ -77,11 +78,28 @@ def _gpt2_template(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     ids = encode_texts(tokenizer, ["\n"])[0]
     known = {tokenizer.convert_ids_to_tokens(id_): id_ for id_ in ids}
     if len(ids) != 1:  # no token for a line break
+        _check_tokens(tokenizer, "eos_token")
         known = {str(tokenizer.eos_token): int(tokenizer.eos_token_id)}
     return _with_template(tokenizer, "$A", f"$A {next(iter(known))} $B", known)
 
 
+def _check_tokens(tokenizer: PreTrainedTokenizerBase, *names: str) -> None:
+    """Refuse a tokenizer without a special token of its network's family.
+
+    Raises:
+        DataError: It has none.
+    """
+    for name in names:
+        if getattr(tokenizer, name) is None:
+            raise DataError(
+                f"{tokenizer.name_or_path}: the tokenizer has no {name}, which the network of its "
+                "config.json needs",
+                "one of the two is of another model: copy the folder again",
+            )
+
+
 def _roberta_template(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    _check_tokens(tokenizer, "cls_token", "sep_token")
     first, last = str(tokenizer.cls_token), str(tokenizer.sep_token)
     ids = {first: int(tokenizer.cls_token_id), last: int(tokenizer.sep_token_id)}
     tokenizer.model_input_names = ["input_ids", "attention_mask"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from plmctl.errors import ConfigError, DataError, PlmError, machine_error
-from plmctl.files import write_atomically
+from plmctl.files import read_json, write_atomically
 from plmctl.folders import refuse_links
 from plmctl.hashing import sha256_of
 from plmctl.tokenization.units import SPACE_MARK, plain_tokenizer
@@ -101,17 +101,34 @@ def _check_complete(source: str) -> None:
     )
 
 
-def check_not_empty(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a tokenizer with special tokens alone: transformers makes one if files are missing.
+UNKNOWN = "\ufffe"
+"""A text that no vocabulary has."""
+
+
+def check_usable(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer that cannot be used: transformers opens whatever is there.
 
     Raises:
-        DataError: Every word would be unknown.
+        DataError: Every word would be unknown; or, as with files of several tokenizers, text
+            cannot be encoded, or there are more ids than the network beside it has embeddings for.
     """
-    special = set(tokenizer.all_special_tokens) | {SPACE_MARK}
-    if not set(tokenizer.get_vocab()) - special:
+    with opening(source):
+        tokenizer(UNKNOWN)
+    vocab, special = tokenizer.get_vocab(), {*tokenizer.all_special_tokens, SPACE_MARK}
+    if not set(vocab) - special:
         raise DataError(
             f"{source}: a tokenizer without a vocabulary: every word would be unknown",
             "files of it are missing or empty: copy the folder again",
+        )
+    config = Path(source) / "config.json"
+    network = read_json(config) if config.is_file() else {}
+    rows, largest = network.get("vocab_size"), max(vocab.values())
+    # An ELMo reads characters. Tokens may come from tokenizer_config.json too.
+    if isinstance(rows, int) and largest >= rows and network.get("model_type") != "elmo":
+        raise DataError(
+            f"{source}: the tokenizer has ids up to {largest:,}, and the model has embeddings for "
+            f"{rows:,}",
+            "put the tokenizer into the folder that the model was trained with",
         )
 
 
@@ -289,7 +306,9 @@ def _check_ids(path: Path, state: object) -> None:
     whole, plain = _open_both_ways(path.parent)
     now = {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__}
     for text, ids, plain_ids in texts:
-        for was, current in ((ids, _input_ids(whole, text)), (plain_ids, _store_ids(plain, text))):
+        with opening(path.parent):  # files of several tokenizers may open, and raise here
+            both = (ids, _input_ids(whole, text)), (plain_ids, _store_ids(plain, text))
+        for was, current in both:
             if was == current:
                 continue
             at = next(

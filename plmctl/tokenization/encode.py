@@ -27,7 +27,7 @@ from plmctl.arrays import Bools, Ints
 from plmctl.errors import ConfigError
 from plmctl.hashing import sha256_of
 from plmctl.hub import local, refuse_unreachable
-from plmctl.tokenization.check import check_tokenizer, opening
+from plmctl.tokenization.check import UNKNOWN, check_tokenizer, opening
 from plmctl.tokenization.load import open_tokenizer
 from plmctl.tokenization.seams import (
     ByteSeams,
@@ -146,7 +146,9 @@ class Encoder:
         if isinstance(self._settings, str):
             return plain_tokenizer(Tokenizer.from_str(self._settings))
         with opening(self._settings.parent):
-            return plain_tokenizer(Tokenizer.from_file(str(self._settings)))
+            tokenizer = plain_tokenizer(Tokenizer.from_file(str(self._settings)))
+            tokenizer.encode(UNKNOWN)
+            return tokenizer
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from plmctl import hub
 from plmctl.characters import SPACES
-from plmctl.tokenization.check import check_not_empty, check_tokenizer, opening
+from plmctl.tokenization.check import check_tokenizer, check_usable, opening
 from plmctl.tokenization.seams import byte_table
 from plmctl.tokenization.units import SPACE_BYTE, SPACE_MARK
 
@@ -50,7 +50,7 @@ def open_tokenizer(source: str) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             source, trust_remote_code=False
         )
-    check_not_empty(source, tokenizer)
+    check_usable(source, tokenizer)
     return tokenizer
 
 
