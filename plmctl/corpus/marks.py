@@ -94,8 +94,8 @@ def notes_on(texts: Sequence[str], separator: str | None = None) -> list[str]:
 
 
 def _quoted(mark: str) -> str:
-    """The mark as a shell takes it."""
-    return f"'{mark}'"
+    """The mark as a shell takes it, and in it YAML: `***` and `[SEP]` mean something else there."""
+    return f"'\"{mark}\"'"
 
 
 def _name(character: str) -> str:

@@ -78,11 +78,11 @@ def shared_text(train: Corpus, valid: Corpus) -> Shared:
         if short.any():
             _mark(seen, order, known, likely, _short_documents(store)[0])
     counts = np.bincount(owners, minlength=len(sizes))
-    found = np.bincount(owners, weights=seen, minlength=len(sizes)) / np.maximum(1, counts)
+    parts = np.bincount(owners, weights=seen, minlength=len(sizes)) / np.maximum(1, counts)
     compared = counts > 0
     tokens = sizes[compared].sum()
-    text = float((found * sizes)[compared].sum() / tokens) if tokens else 0.0
-    return Shared(int(compared.sum()), int((found >= 0.5).sum()), text, read >= total)
+    text = float((parts * sizes)[compared].sum() / tokens) if tokens else 0.0
+    return Shared(int(compared.sum()), int((parts >= 0.5).sum()), text, read >= total)
 
 
 def _held_out(stores: tuple[TokenStore, ...]) -> tuple[_Hashes, Ints, Ints, NDArray[np.bool_]]:
@@ -106,9 +106,12 @@ def _held_out(stores: tuple[TokenStore, ...]) -> tuple[_Hashes, Ints, Ints, NDAr
         sizes.append(own)
         short.append(own < _RUN)
         before += len(own)
-    parts: Any = (hashes, owners, sizes, short)
-    joined: Any = tuple(map(np.concatenate, parts))
-    return joined  # type: ignore[no-any-return]
+    return (
+        np.concatenate(hashes),
+        np.concatenate(owners),
+        np.concatenate(sizes),
+        np.concatenate(short),
+    )
 
 
 def _mark(

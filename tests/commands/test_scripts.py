@@ -131,7 +131,7 @@ def test_marks_are_noted_and_a_separator_leaves_them_out(cli: Cli) -> None:
         code, _, err = cli(*arguments)
         assert code == 0, err
         assert "<|endoftext|> 39 times" in err
-        assert "data.separator='<|endoftext|>'" in err
+        assert "data.separator='\"<|endoftext|>\"'" in err
     code, out, err = cli(*arguments, "data.separator=<|endoftext|>", "--json")
     assert code == 0, err
     assert "endoftext" not in err

@@ -5,10 +5,14 @@ import pytest
 from plmctl.corpus.marks import notes_on
 
 NOTED = [
-    ("a\n<|endoftext|>\nb\n<|endoftext|>", None, ["<|endoftext|> 2 times", "separator='<|endoft"]),
-    ("a</s>b</s>", None, ["</s> 2 times", "data.separator='</s>'"]),
+    (
+        "a\n<|endoftext|>\nb\n<|endoftext|>",
+        None,
+        ["<|endoftext|> 2 times", "separator='\"<|endoft"],
+    ),
+    ("a</s>b</s>", None, ["</s> 2 times", "data.separator='\"</s>\"'"]),
     ("a [SEP] b", None, ["[SEP] 1 times"]),
-    ("a\n***\nb\n***\nc\n***\n", None, ["*** 3 times", "data.separator='***'"]),
+    ("a\n***\nb\n***\nc\n***\n", None, ["*** 3 times", "data.separator='\"***\"'"]),
     ("a\n* * *\n" * 3, None, ["* * * 3 times"]),
     ("a\n---\nb\n", None, []),
     ('<doc id="1" title="A">\nA\n\ntext\n</doc>\n', None, ["1 lines <doc", "wikiextractor"]),

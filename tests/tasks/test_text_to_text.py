@@ -216,7 +216,7 @@ def test_templates_fields_and_aliases(folder: str) -> None:
 
 def test_what_could_not_be_scored_is_refused_at_once(folder: str) -> None:
     chinese = [Row({"source": "w1", "target": "今天"}, "a:1")]
-    with pytest.raises(ConfigError, match="task.tokens: 13a takes a Chinese sentence"):
+    with pytest.raises(ConfigError, match="task.tokens: BLEU with 13a takes a sentence"):
         examples(folder, "score", chinese, metrics=("bleu",))
     assert examples(folder, "score", chinese, metrics=("bleu",), tokens="zh").references
     many = [Row({"source": "w1", "target": f"t{n}"}, f"a:{n}") for n in range(1001)]
