@@ -208,7 +208,7 @@ def _measure(
     unknown = sum(ids.count(tokenizer.unk_token_id) for ids in encoded)
     metrics: dict[str, Any] = {"vocabulary": len(tokenizer), "class": type(tokenizer).__name__}
     if choose_rule(lines) != "zh":  # Chinese has no spaces, so its words cannot be counted
-        backend: Any = tokenizer.backend_tokenizer  # type: ignore[attr-defined]  # it is a fast one
+        backend: Any = tokenizer.backend_tokenizer
         plain = plain_tokenizer(Tokenizer.from_str(backend.to_str()))
         metrics["tokens per word"] = round(measure(plain, lines).metrics()["tokens per word"], 3)
     metrics |= {

@@ -464,8 +464,8 @@ def _in_lines(near: NearCopies, sources: Sequence[Source]) -> NearCopies:
     paths = {source.name: source.path for source in sources}
 
     def line_of(origin: str) -> str:
-        name, found, offset = origin.rpartition(":byte ")
-        return locate(paths[name], int(offset), 1) if found and name in paths else origin
+        name, _, offset = origin.rpartition(":byte ")
+        return locate(paths[name], int(offset), 1) if name in paths else origin
 
     if near.example is None:
         return near
