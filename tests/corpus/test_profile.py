@@ -9,7 +9,7 @@ import pytest
 
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.languages import check_language, is_unusual, language_of_script
-from plmctl.corpus.profile import Profile, profile
+from plmctl.corpus.profile import NearCopies, Profile, _in_lines, profile
 from plmctl.corpus.source import resolve
 from plmctl.errors import ConfigError
 
@@ -165,3 +165,13 @@ def test_known_languages() -> None:
     assert [check_language(tag) for tag in ("en", "ZH-Hant", "pt_BR", "yue")] == [
         "en", "zh", "pt", "yue"
     ]  # fmt: skip
+
+
+def test_an_example_in_the_middle_of_a_file_has_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("one\ntwo\nthree\nfour\n")
+    sources = resolve([str(file)])
+    near = NearCopies(0.1, (f"{sources[0].name}:1", f"{sources[0].name}:byte 8"))
+    looked = _in_lines(near, sources).example
+    assert looked is not None
+    assert [Path(one).name for one in looked] == ["text.txt:1", "text.txt:3"]
