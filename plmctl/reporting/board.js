@@ -214,7 +214,7 @@ const breakable = (name) => name.split(/(?<=[/,=_-])/).flatMap((part, at) => (at
 
 // The cells of a run, and of a group of runs, by column: attributes, and what is in them.
 const CELLS = {
-  name: (r) => [{ class: "name", title: r.name }, h("a", { href: `#run=${r.id}` }, breakable(r.name))],
+  name: (r) => [{ class: "name", title: r.name }, h("a", { href: `#run=${r.id}`, "aria-label": r.name }, breakable(r.name))],
   state: (r) => [{ title: r.message || null }, badge(r.state)],
   kind: (r) => [{}, t(r.kind)], family: (r) => [{}, r.family], objective: (r) => [{}, r.objective],
   share: (r) => [{}, r.share === null ? null : progressBar(r), h("span", { class: "small wide" }, stepsOf(r))],

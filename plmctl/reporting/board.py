@@ -382,10 +382,10 @@ def newest_run(root: Path) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    found = [root / path for path, _ in Board(root)._walk()] if root.is_dir() else []
-    if not found:
+    runs = [root / path for path, _ in Board(root)._walk()] if root.is_dir() else []
+    if not runs:
         raise ConfigError(f"no run below {root}/ in {Path.cwd()}", "name a run folder")
-    newest = max(found, key=lambda path: _updated(path) or 0)
+    newest = max(runs, key=lambda path: _updated(path) or 0)
     return root / newest.relative_to(root.resolve())
 
 

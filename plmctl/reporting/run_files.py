@@ -506,7 +506,6 @@ def _language_model_metrics(run: Run) -> Iterator[Metric]:
 def _classifier_metrics(run: Run) -> Iterator[Metric]:
     results = run.results
     yield Metric("accuracy", as_number(results.get("accuracy")), "high")
-    yield Metric("validation rows", _whole_number(results.get("valid_rows")))
     yield Metric("F1", as_number(results.get("f1")), "high")
     yield Metric("majority class", as_number(results.get("majority")))
     yield Metric("macro F1", as_number(results.get("f1_macro")), "high")
@@ -515,6 +514,7 @@ def _classifier_metrics(run: Run) -> Iterator[Metric]:
         yield Metric(name.capitalize(), as_number(results.get(name)), "high")
     yield Metric("training loss", _recent_loss(run))
     yield Metric("training rows", _whole_number(results.get("rows")))
+    yield Metric("validation rows", _whole_number(results.get("valid_rows")))
 
 
 def _cost_metrics(run: Run) -> Iterator[Metric]:

@@ -51,7 +51,7 @@ def rows_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
             Text(printable(name)),
             justify="left" if number == 0 else "right",
             overflow="fold",
-            no_wrap=_are_names([name, *cells]),
+            no_wrap=_are_names(cells) or _are_names([name]),
         )
     for row in rows:
         table.add_row(*(Text(format_value(cell)) for cell in row))

@@ -1,6 +1,7 @@
 """The documents of the board, and the board as files."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plmctl.reporting.board import Board, read_config, settings_of, status_of, thinned
+from plmctl.reporting.board import Board, newest_run, read_config, settings_of, status_of, thinned
 from plmctl.reporting.board_server import write_board
 from tests.builders import json_lines
 from tests.reporting import sample_runs
@@ -245,6 +246,21 @@ def test_the_board_as_files_needs_no_server(runs: Path, tmp_path: Path) -> None:
     text = (tmp_path / "site" / "data.js").read_text()
     data = json.loads(text.removeprefix("window.BOARD = ").rstrip().removesuffix(";"))
     assert set(data["details"]) == set(data["curves"]) == set(data["runs"]["ids"])
+    assert str(runs) not in text
+    assert not re.search(r'"[^"]*(?<![\w.:/~])/(?:home|root|tmp|opt|usr|srv|work)/', text)
+
+
+def test_the_loss_of_frequencies_is_with_the_curves(tmp_path: Path) -> None:
+    run = sample_runs.pretrain(tmp_path / "runs" / "bert", steps=100)
+    facts = {"frequency_loss": {"mlm": 6.5, "loss": 7.19, "nsp": "damaged"}}
+    (run / "environment.json").write_text(json.dumps(facts))
+    board = Board(tmp_path / "runs")
+    (row,) = board.rows()["rows"]
+    assert row["curves"]
+    curves = board.curves(row["id"])
+    assert curves is not None
+    assert curves["levels"] == {"loss/mlm": 6.5, "loss": 7.19, "loss/nsp": None}
+    assert newest_run(tmp_path / "runs") == run
 
 
 def test_the_board_as_files_has_the_best_validation_of_a_long_log(tmp_path: Path) -> None:

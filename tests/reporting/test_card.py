@@ -43,6 +43,18 @@ def test_the_card_of_a_finetuned_model(tmp_path):
     assert "| accuracy | 0.720 |\n| majority class | 0.580 |" in card
 
 
+def test_the_card_of_a_continued_model_has_its_sizes(tmp_path):
+    model = {"family": "bert", "init_from": "google-bert/bert-base-cased"}
+    config = {"run": "x", "tokenizer": "t", "model": model, "objective": {"name": "mlm"}}
+    sample_runs.write(tmp_path / "run", config, [])
+    facts = {"network": {"parameters": 1_234_567, "layers": 2, "hidden size": 64}}
+    (tmp_path / "run/environment.json").write_text(json.dumps(facts))
+    card = model_card(tmp_path / "run", "BertForMaskedLM")
+    assert front_matter(card)["base_model"] == "google-bert/bert-base-cased"
+    assert "it continues the pretraining of `google-bert/bert-base-cased`" in card
+    assert "| parameters | 1,234,567 |\n| layers | 2 |\n| hidden size | 64 |" in card
+
+
 def test_a_model_of_the_hub_is_named_as_the_base(tmp_path):
     config = {
         "run": "x",

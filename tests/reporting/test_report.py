@@ -1,6 +1,8 @@
 import json
+import re
 
 import pytest
+import yaml
 
 from plmctl.errors import PlmError
 from plmctl.reporting.report import write_report
@@ -222,3 +224,47 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(PlmError, match="cannot be written"):
         write_report([folder], tmp_path / "file" / "report.html")
+
+
+def changed(folder, name, **values):
+    """A run folder with other values in a file of it."""
+    path = folder / name
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(document | values), encoding="utf-8")
+    return folder
+
+
+def test_losses_of_other_objectives_or_tokenizers_are_not_ranked(tmp_path):
+    runs = [sample_runs.pretrain(tmp_path / name, steps=400, seed=n) for n, name in enumerate("ab")]
+    together = write_report(runs, tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "<b>" in together
+    assert "cannot be compared" not in together
+    for name, values in (
+        ("config.yaml", {"objective": {"name": "mlm", "rate": 0.3}}),
+        ("environment.json", {"hashes": {"tokenizer": "another"}}),
+    ):
+        other = sample_runs.pretrain(tmp_path / f"other-{name}", steps=400, seed=2)
+        runs = [runs[0], changed(other, name, **values)]
+        apart = write_report(runs, tmp_path / "out.html").read_text(encoding="utf-8")
+        assert "<b>" not in apart
+        assert "Losses of different objectives or tokenizers cannot be compared" in apart
+        assert apart.index("<svg") < apart.index("Differences between the configs")
+
+
+def test_the_loss_of_frequencies_is_a_tile_and_a_line(tmp_path):
+    run = sample_runs.pretrain(tmp_path / "bert", steps=400)
+    changed(run, "environment.json", frequency_loss={"mlm": 6.5, "nsp": 0.69, "loss": 7.19})
+    page = report(tmp_path, run)
+    assert tiles(page)["token frequencies alone"] == "7.190"
+    assert "token frequencies alone" in (tmp_path / "out.html").read_text(encoding="utf-8")
+
+
+def test_a_report_has_no_path_of_this_machine(tmp_path):
+    run = sample_runs.pretrain(tmp_path / "bert", steps=100)
+    config = "/opt/venv/lib/python3.12/site-packages/plmctl/configs/demo/pretrain.yaml"
+    command = ["plmctl", "pretrain", config, "data.train=[/srv/corpus/a.txt]"]
+    changed(run, "environment.json", command=command)
+    changed(run, "config.yaml", data={"train": ["/srv/corpus/a.txt"]})
+    text = write_report([run], tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "plmctl pretrain demo/pretrain &#39;data.train=[a.txt]&#39;" in text
+    assert not re.search(r"/srv/|/opt/|" + re.escape(str(tmp_path)), text)

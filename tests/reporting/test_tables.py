@@ -1,6 +1,7 @@
 import io
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from plmctl.reporting.plots import Line, Plot
@@ -10,7 +11,9 @@ from plmctl.reporting.tables import (
     curves_text,
     metrics_table,
     rows_table,
+    with_errors,
 )
+from plmctl.run.display import show_result
 from tests.reporting import sample_runs
 
 
@@ -77,3 +80,20 @@ def test_a_flat_curve_and_a_single_point():
     for x in (np.array([5.0]), np.array([5.0, 6.0])):
         text = curves_text(Plot("p", "P", "u", (Line("a", x, np.full(len(x), 3.0), 0),)))
         assert text.plain.count("*") == len(x) + 1  # and the legend's
+
+
+def test_errors_stand_beside_their_metrics_and_definitions_stay_in_the_file() -> None:
+    metrics = {"accuracy": 0.5, "accuracy_se": 0.0312, "definition": "a long text", "rows": 256}
+    assert with_errors(metrics) == {"accuracy": "0.500 ± 0.031", "rows": 256}
+    assert with_errors({"accuracy": 1.0, "accuracy_se": None}) == {"accuracy": 1.0}
+
+
+def test_names_of_runs_stay_on_a_line_at_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "runs/pos-grid2/lr=0.0005,batch_size=16/seed=42"
+    rows = [["lr=0.0005,batch_size=16", 2, 0.5, 0.01, 0.4, 0.6, name]]
+    columns = ["setting", "runs", "median", "std", "min", "max", "best run"]
+    show_result({}, [rows_table("settings", columns, rows)], as_json=False)
+    assert name in capsys.readouterr().out
