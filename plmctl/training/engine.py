@@ -106,7 +106,7 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     cuda = torch.cuda.is_available() and compute.device in ("auto", "cuda")
     if not cuda:
         _keep_freed_memory()
-    repeat_bits(cuda and compute.deterministic is True)
+    repeat_bits(on=cuda and compute.deterministic is True)
     # Accelerate keeps its state for the whole process, and a second run in one process (a test, a
     # sweep) may want another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -119,7 +119,7 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     )
 
 
-def repeat_bits(on: bool) -> None:  # noqa: FBT001 - a switch
+def repeat_bits(*, on: bool) -> None:
     """Let this process use only kernels of a GPU that give the same bits each time, or all of them.
 
     Called before CUDA starts, since cuBLAS reads its variable then. A warning instead of the error
@@ -128,9 +128,10 @@ def repeat_bits(on: bool) -> None:  # noqa: FBT001 - a switch
     """
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")  # no choice of kernels by time
-    torch.use_deterministic_algorithms(on)
-    torch.utils.deterministic.fill_uninitialized_memory = not on  # it would cost time and no bits
+    if torch.are_deterministic_algorithms_enabled() != on:  # it imports the compiler
+        torch.use_deterministic_algorithms(on)
+    # It would cost time, and changes no result.
+    torch.utils.deterministic.fill_uninitialized_memory = not on  # type: ignore[attr-defined]  # a property of the module
     torch.backends.cudnn.deterministic = on
     torch.backends.cudnn.benchmark = False
 

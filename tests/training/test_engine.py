@@ -214,7 +214,6 @@ def test_a_gpu_repeats_its_bits_if_told_and_only_then(monkeypatch: pytest.Monkey
         return switches()
 
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    monkeypatch.delenv("TORCHINDUCTOR_DETERMINISTIC", raising=False)
     off = (False, False, False, True)
     assert made(device="cpu", deterministic=True) == off  # a CPU does so anyway
     with monkeypatch.context() as patch:
