@@ -14,7 +14,7 @@ import torch.distributed
 import torch.utils.deterministic
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import InitProcessGroupKwargs
+from accelerate.utils import InitProcessGroupKwargs, check_cuda_p2p_ib_support
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
@@ -107,6 +107,10 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     if not cuda:
         _keep_freed_memory()
     repeat_bits(on=cuda and compute.deterministic is True)
+    if cuda and torch.cuda.device_count() > 1 and not check_cuda_p2p_ib_support():
+        # RTX 40 with an old driver: Accelerate refuses them unless told, as its own launcher does.
+        for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"):
+            os.environ.setdefault(name, "1")
     # Accelerate keeps its state for the whole process, and a second run in one process (a test, a
     # sweep) may want another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
