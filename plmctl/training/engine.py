@@ -15,7 +15,7 @@ import torch.distributed
 import torch.utils.deterministic
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import InitProcessGroupKwargs
+from accelerate.utils import InitProcessGroupKwargs, check_cuda_p2p_ib_support
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
@@ -107,7 +107,11 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     cuda = torch.cuda.is_available() and compute.device in ("auto", "cuda")
     if not cuda:
         _keep_freed_memory()
-    repeat_bits(cuda and compute.deterministic is True)
+    repeat_bits(on=cuda and compute.deterministic is True)
+    if cuda and torch.cuda.device_count() > 1 and not check_cuda_p2p_ib_support():
+        # RTX 40 with an old driver: Accelerate refuses them unless told, as its own launcher does.
+        for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"):
+            os.environ.setdefault(name, "1")
     # Accelerate keeps its state for the whole process, and a second run in one process (a test, a
     # sweep) may want another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -120,7 +124,7 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     )
 
 
-def repeat_bits(on: bool) -> None:  # noqa: FBT001 - a switch
+def repeat_bits(*, on: bool) -> None:
     """Let this process use only kernels of a GPU that give the same bits each time, or all of them.
 
     Called before CUDA starts, since cuBLAS reads its variable then. A warning instead of the error
@@ -130,9 +134,10 @@ def repeat_bits(on: bool) -> None:  # noqa: FBT001 - a switch
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         os.environ.setdefault("TORCHINDUCTOR_DETERMINISTIC", "1")  # no choice of kernels by time
-    torch.use_deterministic_algorithms(on)
+    if torch.are_deterministic_algorithms_enabled() != on:  # it imports the compiler
+        torch.use_deterministic_algorithms(on)
     settings: Any = torch.utils.deterministic
-    settings.fill_uninitialized_memory = not on  # it would cost time and no bits
+    settings.fill_uninitialized_memory = not on  # it would cost time and changes no result
     torch.backends.cudnn.deterministic = on
     torch.backends.cudnn.benchmark = False
 

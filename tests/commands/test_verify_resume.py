@@ -14,12 +14,15 @@ import pytest
 from plmctl import registry
 from plmctl.commands.verify_resume import (
     Kill,
+    Options,
+    _adapted,
     compare_logs,
     compare_states,
     missing,
     moments,
     records,
 )
+from plmctl.run.configs import PretrainConfig
 from tests.commands.conftest import pretrain_config, run_main, write
 from tests.commands.test_bad_input import finetune_config
 
@@ -275,6 +278,14 @@ def test_a_kill_that_missed_its_moment_is_made_again() -> None:
     assert sorted(missing(wanted, kills("saving"))) == sorted(
         wanted[:2] + ["step"] * 4 + ["saving"] * 3
     )
+
+
+def test_a_gpu_repeats_its_bits_in_both_runs() -> None:
+    options = Options(kills=1, steps=4, seed=1, processes=2, keep=False)
+    for written, expected in (("auto", True), (True, True), (False, False)):
+        config = bert() | {"run": "r", "compute": {"deterministic": written}}
+        adapted = _adapted(PretrainConfig.model_validate(config), Path("r.verify"), options)
+        assert adapted.compute.deterministic is expected
 
 
 def test_it_takes_configs_of_trainings(world: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -158,6 +158,24 @@ def test_no_gpu_emulates_bf16(name: str, insert: Callable[[str], None], tmp_path
     assert f"no bf16: trainings use {with_fp16}" in line
 
 
+@pytest.mark.parametrize(("supported", "told"), [(True, None), (False, "1")])
+def test_cards_that_cannot_reach_each_other_are_told_so(
+    supported: bool,
+    told: str | None,
+    insert: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    insert("H100")
+    for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"):
+        monkeypatch.setenv(name, "0")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("plmctl.training.engine.check_cuda_p2p_ib_support", lambda: supported)
+    monkeypatch.setattr("plmctl.training.engine.Accelerator", lambda **fields: None)
+    make_accelerator(ComputeConfig())
+    assert os.environ.get("NCCL_P2P_DISABLE") == os.environ.get("NCCL_IB_DISABLE") == told
+
+
 def test_unequal_gpus_train_in_what_each_of_them_has(
     insert: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -213,8 +231,8 @@ def test_a_gpu_repeats_its_bits_if_told_and_only_then(monkeypatch: pytest.Monkey
             make_accelerator(ComputeConfig(**fields))
         return switches()
 
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    monkeypatch.delenv("TORCHINDUCTOR_DETERMINISTIC", raising=False)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is put back
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     off = (False, False, False, True)
     assert made(device="cpu", deterministic=True) == off  # a CPU does so anyway
     with monkeypatch.context() as patch:
