@@ -1,8 +1,7 @@
-import os
-
 """What a file becomes: defaults, units and frozen models; and back to YAML and compared."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
