@@ -52,6 +52,7 @@ from plmctl.run.folder import (
 )
 from plmctl.run.preflight import check_model
 from plmctl.suites.base import Recipe, Suite, SuiteTask, get_suite
+from plmctl.tasks.base import ScoredConfig
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -548,10 +549,12 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
     from plmctl.training.engine import make_accelerator
 
     say(f"scoring {run} on {source}")
+    task = entry.config.task
+    assert isinstance(task, ScoredConfig)  # every task's config is one
     model = LoadedModel(str(Path(run) / "model"), make_accelerator(entry.config.compute))
-    examples, answers, _ = FinetunedTask(
-        Config(data=(source,), metrics=entry.config.task.metrics)
-    ).predict(model)
+    examples, answers, _ = FinetunedTask(Config(data=(source,), metrics=task.metrics)).predict(
+        model
+    )
     document = {
         "kind": "eval",
         "model": model.name,
