@@ -56,6 +56,7 @@ from plmctl.run.folder import (
 )
 from plmctl.run.preflight import check_model
 from plmctl.suites.base import Recipe, Suite, SuiteTask, get_suite
+from plmctl.tasks.base import ScoredConfig
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -559,10 +560,11 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
     if kept is not None:
         return kept
     say(f"scoring {run} on {source}")
+    task = entry.config.task
+    assert isinstance(task, ScoredConfig)  # every task's config is one
     model = LoadedModel(folder, make_accelerator(entry.config.compute))
-    examples, answers, _ = FinetunedTask(
-        Config(data=(source,), metrics=entry.config.task.model_dump()["metrics"])
-    ).predict(model)
+    config = Config(data=(source,), metrics=task.metrics)
+    examples, answers, _ = FinetunedTask(config).predict(model)
     document = {
         "kind": "eval",
         "model": model.name,

@@ -26,7 +26,7 @@ from plmctl.evaluation.scoring import answers
 from plmctl.models.network import Network
 from plmctl.tasks import question_answering as task
 from plmctl.tasks.base import read_finetuned
-from tests.tasks.conftest import load_head
+from tests.tasks.conftest import load_head, tokenizer_of
 
 CPU = torch.device("cpu")
 LETTERS = string.ascii_lowercase + string.digits + string.punctuation
@@ -282,6 +282,7 @@ def test_a_network_learns_the_answers_of_two_questions(network: Network) -> None
 
 def test_a_published_folder_says_what_it_is_for(network: Network, tmp_path: Path) -> None:
     network.model.save_pretrained(tmp_path)
+    tokenizer_of("bert").save_pretrained(tmp_path)
     finetuned = read_finetuned(str(tmp_path))
     assert (finetuned.config.name, finetuned.max_length) == ("question_answering", 128)
     model = load_head(task.QuestionAnswering(finetuned.config), str(tmp_path), finetuned.labels)
@@ -291,6 +292,7 @@ def test_a_published_folder_says_what_it_is_for(network: Network, tmp_path: Path
 def test_families_without_such_a_head_are_refused(tmp_path: Path) -> None:
     for config in (T5Config(), OpenAIGPTConfig()):
         config.save_pretrained(tmp_path)
+        tokenizer_of("bert").save_pretrained(tmp_path)
         with pytest.raises(ConfigError, match=f"{config.model_type} has no head"):
             load_head(task.QuestionAnswering(task.Config()), str(tmp_path))
 
