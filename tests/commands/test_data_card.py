@@ -111,7 +111,10 @@ def test_the_names_of_sizes(documents: int, name: str) -> None:
 def test_chinese_news(cli: Cli, shared_data: Path) -> None:
     text = (shared_data / "corpora" / "zh_news" / "valid.txt").read_text(encoding="utf-8")
     Path("新闻.txt").write_text(text, encoding="utf-8")
-    write("zh.yaml", {**pretrain_config("bert"), "data": {"train": ["新闻.txt"], "valid": "5%"}})
+    options = ("data.train=[新闻.txt]", "run=tok-zh", "vocab_size=3000")
+    assert cli("train-tokenizer", "tok-bert.yaml", *options)[0] == 0
+    fields = {"tokenizer": "tok-zh", "data": {"train": ["新闻.txt"], "valid": "5%"}}
+    write("zh.yaml", pretrain_config("bert") | fields)
     card = card_of(cli, "zh.yaml", "zh.md", "--language", "zh")
     assert card.data.pretty_name == "Text of 新闻.txt"
     assert cell(card, "新闻.txt")[0] == f"{len(text.encode()):,}"
