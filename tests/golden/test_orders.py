@@ -35,7 +35,7 @@ WRONG = [
     ("pretrain", "bert.yaml", "model.size=huge", "run=wrong"),
     ("pretrain", "bert.yaml", "model.sizes=tiny", "run=wrong"),
     ("finetune", "single.yaml", "task.labels=[calm,bad]", "run=wrong"),
-    ("finetune", "single.yaml", "task.metrics=[accuarcy]", "run=wrong"),
+    ("finetune", "single.yaml", "task.metrics=[acuracy]", "run=wrong"),
     ("eval", "bert", "--suite", "clue", "--tasks", "afqm"),
     ("plan", "nothing-like-it"),
 ]
