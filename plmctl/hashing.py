@@ -6,7 +6,7 @@ hashed, and how, must stay.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -122,6 +122,12 @@ def model_hashes(source: str, name: str = "model") -> dict[str, str]:
         known = [[path.name, known_sha256(path)] for path in sorted(files)]
         hashes[f"{name} {part}"] = digest_of_json(known, size=16)
     return hashes
+
+
+def digest_of_present(names: Iterable[str]) -> str | None:
+    """A hash of the files among these names; None: none of them is one."""
+    digests = [known_sha256(path) for path in map(Path, names) if path.is_file()]
+    return digest_of_json(digests, size=16) if digests else None
 
 
 def known_sha256(path: Path) -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from plmctl.config.base import MeasureConfig
 from plmctl.config.document import read_document
 from plmctl.corpus.source import content_hash
-from plmctl.errors import ConfigError, listed
+from plmctl.errors import ConfigError, DataError, listed
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import NO_LIMIT, get_family
 from plmctl.files import read_checked
-from plmctl.hashing import changed, model_hashes
+from plmctl.hashing import changed, digest_of_present, model_hashes
 from plmctl.measures.base import ObjectiveMeasureConfig, RawTextConfig, get_measure
 from plmctl.reporting.tables import classification_tables, rows_table
 from plmctl.run import launch
@@ -137,8 +137,10 @@ def _results(
     hashes_of_model = model_hashes(model.name)
     for number, measure in enumerate(config.measures, 1):
         name = measure.name if measure.name not in results else f"{measure.name}-{number}"
-        hashes = {**hashes_of_model, "data": content_hash(measure.data)}
         path = folder / "eval" / f"{name}{suffix}.json"
+        hashes = {**hashes_of_model, "data": _data_hash(measure, path)}
+        if metrics := digest_of_present(measure.model_dump().get("metrics", ())):
+            hashes["metric files"] = metrics
         kept = kept_results(path, hashes)
         if kept is None:
             say(f"measuring {measure.name} of {title}")
@@ -168,6 +170,16 @@ def _results(
             kept = read_results(write_results(folder, f"{name}{suffix}", document))
         results[name] = kept["results"]
     return results
+
+
+def _data_hash(measure: MeasureConfig, path: Path) -> str | None:
+    """The hash of what a measure reads; None if it is gone, which the measure itself refuses."""
+    try:
+        return content_hash(measure.data)
+    except DataError:
+        if path.is_file():
+            raise
+        return None
 
 
 def kept_results(

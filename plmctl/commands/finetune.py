@@ -29,7 +29,7 @@ from plmctl.evaluation.model import family_of
 from plmctl.examples.keys import fold, stream
 from plmctl.families.base import get_family
 from plmctl.files import is_model
-from plmctl.hashing import digest_of, known_sha256, model_hashes
+from plmctl.hashing import digest_of_present, model_hashes
 from plmctl.run import launch
 from plmctl.run.budget import save_at_steps
 from plmctl.run.configs import FinetuneConfig
@@ -153,11 +153,11 @@ def made_from(config: FinetuneConfig) -> dict[str, str | None]:
         valid.values() if isinstance(valid, dict) else [] if isinstance(valid, float) else [valid]
     )
     names = (*config.data.train, *(name for files in sets for name in files))
-    named = map(Path, config.task.model_dump().get("metrics", ()))
-    metrics = [known_sha256(path) for path in named if path.is_file()]
     with suppress(DataError):
         hashes["data files"] = content_hash(names)
-    return hashes | ({"metric files": digest_of(metrics)} if metrics else {})
+    if metrics := digest_of_present(config.task.model_dump().get("metrics", ())):
+        hashes["metric files"] = metrics
+    return hashes
 
 
 def _finetune(

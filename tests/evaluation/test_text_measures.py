@@ -209,7 +209,8 @@ def test_scores_are_those_of_fp32(
     assert actual.tolist() == expected.tolist()
 
 
-def test_evaluation_is_in_fp32_by_default() -> None:
+def test_evaluation_is_in_fp32_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda **_: True)
     measure = {"name": "minimal_pairs", "data": ["pairs.jsonl"]}
     for compute, expected in (
         ({}, "fp32"),

@@ -95,7 +95,7 @@ def test_what_it_refuses(saved: Saved, settings: dict[str, Any], words: str) -> 
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no tokenizer here"):
+    with pytest.raises(ConfigError, match="no tokenizer.json here"):
         train(config_of("wordpiece", "bert", extend=str(tmp_path)), DOMAIN, quiet)
 
 

@@ -117,7 +117,7 @@ def test_what_it_refuses(saved: Saved, cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("eval", folder, "--text", str(empty))
     assert (code, "no text in" in err) == (3, True)
     code, _, err = cli("eval", folder, str(tmp_path), "--text", str(empty))
-    assert (code, "not a tokenizer folder" in err) == (2, True)
+    assert (code, "no tokenizer.json here" in err) == (2, True)
 
 
 def test_the_tokenizer_of_a_model_folder(saved: Saved, cli: Cli, tmp_path: Path) -> None:
