@@ -334,17 +334,21 @@ class LoadedModel:
             )
         return result
 
-    def note_unknown(self, texts: Sequence[str], some: bool = True) -> None:
+    def note_unknown(
+        self, texts: Sequence[str], some: bool = True, counter: UnknownCounter | None = None
+    ) -> None:
         """Count what the tokenizer does not know of texts; ``say_unknown`` says it.
 
         Args:
             texts: Without prompts' special tokens.
             some: Whether any of it is unknown.
+            counter: Of the tokenizer that reads them; None: of the model's as it is.
         """
         if self.config.model_type == "elmo":  # it reads characters
             return
         known = Unknown(sum(map(visible, texts)))
-        self._unknown.append(self._counter.count(sampled(texts)) if some else known)
+        counter = (counter or self._counter) if some else None
+        self._unknown.append(counter.count(sampled(texts)) if counter else known)
 
     def say_unknown(self, what: str) -> None:
         """Say how much was unknown of the texts that were encoded since the last call.

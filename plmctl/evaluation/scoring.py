@@ -15,6 +15,7 @@ import numpy as np
 
 from plmctl.arrays import batches
 from plmctl.tasks._elmo import reads_characters
+from plmctl.tokenization.unknown import UnknownCounter
 
 if TYPE_CHECKING:
     import torch
@@ -157,6 +158,10 @@ class FinetunedModel:
         """The model's, as its task uses it."""
         return self.finetuned.task.tokenizer(self.model.name)
 
+    @cached_property
+    def _counter(self) -> UnknownCounter:
+        return UnknownCounter.of(self.tokenizer)
+
     @property
     def network(self) -> Network:
         """With the head of the task, on the model's device."""
@@ -175,7 +180,8 @@ class FinetunedModel:
         """The rows as examples; see ``Task.make``."""
         finetuned = self.finetuned
         if not reads_characters(self.tokenizer):
-            self.model.note_unknown([t for row in rows for t in finetuned.task.all_texts(row)])
+            texts = [text for row in rows for text in finetuned.task.all_texts(row)]
+            self.model.note_unknown(texts, counter=self._counter)
         length = max_length or finetuned.max_length
         return finetuned.task.make(rows, self.tokenizer, finetuned.labels, length, use)
 

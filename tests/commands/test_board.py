@@ -25,7 +25,7 @@ def test_the_status_says_what_to_do_next(
     assert run_main("status", str(run)) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line]
     shown = {line[0]: line[1].strip() for line in lines[1:] if len(line) == 2}
-    assert shown["state"] == "failed since 2026-01-02 03:04:05"
+    assert shown["state"] == "failed at 2026-01-02 03:04:05"
     assert shown["message"] == "disk full"
     assert shown["step"] == "200 of 400 (50%)"
     assert shown["last"].split() == ["checkpoint", "step-000200"]

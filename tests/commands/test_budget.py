@@ -73,7 +73,10 @@ def test_jieba_counts_chinese_words_if_they_are_needed(cli: Cli) -> None:
     pytest.importorskip("jieba")
     text = "\u6211\u6765\u5230\u5317\u4eac\u6e05\u534e\u5927\u5b66\u3002\n\n"  # 5 words
     Path("chinese.txt").write_text(text * 300, encoding="utf-8")
-    write("chinese.yaml", config() | {"data": {"train": ["chinese.txt"], "valid": None}})
+    own = ["run=tok-zh", "data.train=[chinese.txt]", "vocab_size=100"]
+    assert cli("train-tokenizer", "tok-bert.yaml", *own)[0] == 0
+    chinese = {"tokenizer": "tok-zh", "data": {"train": ["chinese.txt"], "valid": None}}
+    write("chinese.yaml", config() | chinese)
     plain, capped = (
         ["data.store=zh-stores", "run=plain-zh"],
         ["data.store=zh-capped", "run=capped-zh"],
