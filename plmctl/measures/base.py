@@ -142,7 +142,7 @@ class TextMeasureConfig(MeasureConfig):
     """Text, as `data.train` of pretraining."""
     held_out: Annotated[Share, Field(gt=0)] | None = None
     """Score only the documents that pretraining with this validation share held out."""
-    separator: Text | None = None
+    text_separator: Text | None = None
     """What stands between documents and is no text, as `data.separator` of pretraining."""
 
 
@@ -202,7 +202,7 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
                 valid=config.held_out,
                 store=config.store,
                 sentences="auto" if options.reads_sentences else "none",
-                separator=config.separator,
+                separator=config.text_separator,
             ),
             model.encoder,
             root=store_root(config.store),
@@ -297,7 +297,7 @@ def read_corpus(config: RawTextConfig, likelihood: Likelihood, seed: int) -> Sco
         train=config.data,
         text=config.text,
         documents=config.documents,
-        separator=config.separator,
+        separator=config.text_separator,
     )
     limits = SubsampleLimits(
         config.max_documents, config.max_bytes, config.max_document_bytes, config.held_out, seed

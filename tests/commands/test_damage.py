@@ -102,7 +102,7 @@ def folders(world: Path) -> Path:
     return world
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_every_damage(folders: Path) -> None:
     wrong: dict[str, object] = {}
     for folder, *arguments in (

@@ -122,6 +122,7 @@ def config_of(run: str, **changes: object) -> str:
     return f"{run}.yaml"
 
 
+@pytest.mark.sweep
 def test_a_cut_network_is_named_on_both_hosts_and_the_run_continues_exactly(
     hosts: Hosts, world: Path
 ) -> None:

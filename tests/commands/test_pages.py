@@ -158,7 +158,7 @@ def test_a_chinese_page_runs(place: Path, page: str) -> None:
     ]
     document = "\n".join(lines * 3)
     Path("corpus/domain.txt").write_text("\n\n".join([document] * 12), encoding="utf-8")
-    rows = "".join(f"房间{w}干净\t{w == '很'}\n" for w in "很不" * 20)
+    rows = "".join(f"今天天气{w}好，我们去北京\t{w == '很'}\n" for w in "很不" * 20)
     Path("zh.tsv").write_text(f"text\tlabel\n{rows}", encoding="utf-8")
     text = text.replace("sample:zh-news", "corpus/domain.txt")
     text = re.sub(r"sample:zh-reviews:\w+", "zh.tsv", text)

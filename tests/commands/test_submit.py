@@ -271,7 +271,7 @@ def job(name: str, nodes: int, processes: int) -> list[str]:
     return [f"{name}.yaml", STEPS, "--slurm", f"nodes={nodes}", "time=1h", "cpus-per-task=1"]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(("nodes", "processes"), [(1, 1), (2, 1)])
 def test_a_job_is_signalled_queued_again_and_finishes(
     nodes: int, processes: int, cli: Cli, slurm: Slurm

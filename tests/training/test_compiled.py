@@ -220,7 +220,7 @@ def test_what_auto_is() -> None:
     assert compiles(for_finetuning(ComputeConfig(compile=True)), "cuda", "bert")
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_asked_to_stop_while_the_real_compiler_works(
     store: TokenStore, tmp_path: Path, run_plan: Train
 ) -> None:
