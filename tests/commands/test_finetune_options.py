@@ -175,7 +175,7 @@ def test_a_run_cut_short_keeps_and_stops_as_one_that_was_not(
 
 def test_layers_learn_at_their_own_rates(pretrained: dict[str, Path]) -> None:
     fields = config(pretrained, "decayed", epochs=0.1, layer_decay=0.1, dropout=0.0)
-    fields["optim"] = {"lr": 0.01, "weight_decay": 0.0}
+    fields["optim"] = {"lr": 0.01, "weight_decay": 0.0, "eps": 1e-12}
     fields["schedule"] = {"warmup": 0, "name": "constant"}
     write("decayed.yaml", fields)
     assert run_main("finetune", "decayed.yaml") == 0
