@@ -200,10 +200,10 @@ def _content(path: Path) -> object:
     if path.suffix != ".json":
         return path.read_bytes()
     document = json.loads(path.read_text(encoding="utf-8"))
-    if path.name == "state.json":
-        document.pop("seconds", None)
-    if isinstance(document, dict) and isinstance(document.get("results"), dict):
-        document["results"].pop("seconds", None)
+    if isinstance(document, dict):
+        for times in (document, document.get("results")):
+            if isinstance(times, dict):
+                times.pop("seconds", None)
     return document
 
 
