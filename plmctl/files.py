@@ -34,7 +34,6 @@ def new_file(
     """A file to write to; it gets its name when the block ends without an error.
 
     Args:
-        path: The name.
         several_writers: Other processes may write the same file at the same time, so the temporary
             name is of this process; what killed ones left is removed.
         replaces: An existing file is replaced; False: moved aside.

@@ -89,7 +89,6 @@ def unavailable(name: str, kind: Kind) -> str | None:
 
     Args:
         name: An id, such as ``google-bert/bert-base-cased``.
-        kind: What it is on the Hub.
 
     Raises:
         ConfigError: HF_ENDPOINT is not an address.
@@ -118,7 +117,6 @@ def refuse_unreachable(name: str, hint: str) -> None:
     Args:
         name: A name that is not a local folder.
         hint: What to do instead.
-        kind: What the name is of.
 
     Raises:
         ConfigError: The Hub cannot be reached, and no earlier download of that name exists; or

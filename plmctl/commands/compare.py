@@ -31,7 +31,6 @@ def run(folders: Sequence[str], *, out: str | None, as_json: bool) -> None:
     Args:
         folders: Two run folders or more.
         out: A page to write, with curves and a drawing of the differences.
-        as_json: Print one JSON document.
 
     Raises:
         ConfigError: Fewer than two runs, or a folder is not a run.
@@ -124,7 +123,6 @@ def not_comparable(runs: Sequence[Run], items: Sequence[Items]) -> list[str]:
     """Lines about runs of a table that have different rows, or different models.
 
     Args:
-        runs: The runs.
         items: Of each, the scores of its items.
     """
     lines = []

@@ -51,7 +51,6 @@ def run(words: Sequence[str], *, as_json: bool) -> None:
 
     Args:
         words: Only names and descriptions with all of them.
-        as_json: Print one JSON document.
     """
 
     def matching(known: Mapping[str, str]) -> dict[str, str]:
@@ -149,7 +148,6 @@ def explain(name: str, *, as_json: bool) -> None:
 
     Args:
         name: As in an override; the place in a list may be left out (``train.phases.steps``).
-        as_json: Print one JSON document.
 
     Raises:
         ConfigError: No kind of config has such a key; the message has near ones.

@@ -138,7 +138,6 @@ def run(
         quick: A few steps of each stage, to try that everything works.
         verbose: Print all that the stages print; it is in ``logs/`` of the demo anyway.
         fresh: Move the run folders aside.
-        as_json: Print one JSON document.
 
     Raises:
         ConfigError: No such demo, or its package or rows are missing; or a run folder is of another

@@ -48,7 +48,6 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
 
     Args:
         config: The config of a run; None: the machine only.
-        as_json: Print one JSON document.
 
     Raises:
         ConfigError: The config requires what this machine does not have.

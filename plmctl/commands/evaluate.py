@@ -40,7 +40,6 @@ def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool)
         config: The model and the measures.
         at_checkpoints: Measure every checkpoint that the model's run still has, not the model.
         fresh: Move the folder aside, if it exists.
-        as_json: Print one JSON document.
     """
     if not at_checkpoints:
         results = evaluated(config, fresh=fresh)
@@ -126,9 +125,6 @@ def _results(
     """The results of every measure by its name, measured now or read from ``eval/``.
 
     Args:
-        config: The measures.
-        folder: The run folder.
-        model: The model to measure.
         title: The name of the model in results and messages.
         suffix: Added to the names of the files.
     """
@@ -188,7 +184,6 @@ def kept_results(
     """What ``write_results`` wrote earlier; None, and a line, if it must be measured again.
 
     Args:
-        path: The file.
         hashes: Of the model and the data as they are now.
         otherwise: What becomes of it, for the line.
     """

@@ -154,7 +154,6 @@ def tasks_of(
     """The tasks to run, in the suite's order.
 
     Args:
-        suite: The suite.
         name: Its name, for messages.
         family: The family of the model.
         requested: Names of tasks and parts; None: all tasks of the score that the family has a
@@ -302,7 +301,6 @@ def entries(
 
     Args:
         config: The config of the suite's run.
-        chosen: The tasks to run.
         recipes: The recipes of the model's family.
         settings: The settings of each task, in the order of the command line.
         missing_parts: A line for each part of the suite whose files are missing.
@@ -606,7 +604,6 @@ def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]
     """The metrics of all finished tasks.
 
     Args:
-        suite: The suite.
         tasks: By name, as in ``suite_scores``.
 
     Returns:

@@ -94,7 +94,6 @@ def run(
     """Finetune, or resume an interrupted run; a finished run is left unchanged.
 
     Args:
-        config: The config of the run.
         fresh: Move an existing run folder aside.
         as_json: Print the results as JSON.
         until: Save and stop after this step.
@@ -337,8 +336,6 @@ def make_network(
     """The network with the task's head, and with the parameters that are trained marked.
 
     Args:
-        prepared: The run.
-        labels: The labels of the task.
         report: Called with what the user should know about the weights.
     """
     import torch
@@ -575,7 +572,6 @@ def check_metric(engine: Engine, config: FinetuneConfig, few: TaskExamples[Score
 
     Args:
         engine: Network and processes.
-        config: The run's.
         few: A few validation rows: their metrics have the same names.
 
     Raises:

@@ -173,7 +173,6 @@ def describe(
     """What a corpus is, as names and values; and what a user should do about it.
 
     Args:
-        looked: What the corpus is.
         corpus: Its files.
         language: The code of its language; None: unknown.
         tag: The language as the user gave it; None: it was not given.
@@ -453,7 +452,6 @@ def propose(looked: Profile, corpus: Corpus, budget: Budget, family: str | None)
     """Settings for a corpus on this machine; the size and the steps are still to be decided.
 
     Args:
-        looked: What the corpus is.
         corpus: Its files.
         budget: What pretraining may use.
         family: As the user wants it; None: bert.

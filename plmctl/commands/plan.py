@@ -62,10 +62,8 @@ def run(
     """Print what a run will cost: arithmetic, memory, disk, and time if it is measured.
 
     Args:
-        config: The config of a pretraining.
         measure: Time a few micro-batches on this machine, for which the text is prepared.
         vocab_size: Ids of a tokenizer that is not trained yet.
-        as_json: Print one JSON document.
         budget: Instead, what each size of the family can do within this budget.
 
     Raises:
@@ -108,7 +106,6 @@ def costs(
     """What can be computed without a trial; in bytes, unless the key says otherwise.
 
     Args:
-        config: The config of a pretraining.
         vocab: The vocabulary of its tokenizer, or a stand-in.
         network: transformers' config of its network.
         prepared: With its tokenizer; None: that is not trained yet, so there are no token stores.
@@ -254,7 +251,6 @@ def _estimated(
     part of a step. Nor would passes alone: with few tokens, updates take as long (Muon).
 
     Args:
-        config: The config of a pretraining.
         vocab: The vocabulary of its tokenizer, or a stand-in.
         network: transformers' config of its network.
         per_token: FLOPs per token of each phase.
@@ -302,7 +298,6 @@ def _timed_layers(
     """The times of a layer and of the output layer.
 
     Args:
-        optim: The config of the optimizer.
         sizes: The sizes of the network.
         use: As ``resolve_compute`` gives it.
         rows: Rows of a micro-batch.
@@ -664,7 +659,6 @@ def activation_memory(
         rows: Sequences of a micro-batch.
         seq_len: Tokens of a sequence.
         targets: Share of the tokens at which a head predicts.
-        kept: Which activations are stored.
     """
     unit = 1 if kept.mixed else 2
     pairs = 5 * sizes.heads * seq_len if kept.scores else 0

@@ -147,8 +147,6 @@ def run(
     """Build the token stores of a pretraining config, and print what is in them.
 
     Args:
-        config: The config of a pretraining.
-        as_json: Print the result as JSON.
         every_byte: Compare every byte of existing stores with their hashes.
         card: Also write a data card.
 
@@ -232,8 +230,6 @@ def prepare(
     collective operation, so that no time limit can end a long build.
 
     Args:
-        config: The config of a pretraining.
-        encoder: Its tokenizer.
         every_byte: Compare every byte of existing stores with their hashes.
         words_needed: Count the words of a store that is built, also if it takes long; they are
             counted anyway for a config that plans in words.

@@ -112,9 +112,7 @@ def run(
     """Pretrain, or resume a run that was interrupted; a finished run is left alone.
 
     Args:
-        config: The config of the run.
         fresh: Move an existing run folder aside.
-        as_json: Print the result as JSON.
         until: Save and stop after this step.
         accept_gap: Resume although lines of metrics.jsonl were lost.
     """
@@ -406,9 +404,7 @@ def _measured(
     Args:
         engine: Network and optimizer of a new run.
         plan: Its phases, with their micro-batches.
-        prepared: With the config.
         costs: What the samples cost.
-        checkpoints: The checkpoints of the run.
         validate: Validates and makes the samples.
         began: When the training started, by the monotonic clock.
     """
@@ -459,7 +455,6 @@ def make_plan(
     Args:
         config: With steps; not with a budget.
         examples: Those of each phase.
-        accelerator: The processes.
         costs: Says what words the samples have; None: unknown, and no checkpoints at words.
     """
     world, device = accelerator.num_processes, accelerator.device.type
@@ -521,8 +516,6 @@ def _train(
     """The metrics of the last validation, and the model; None in all processes but the main one.
 
     Args:
-        prepared: The run.
-        peers: Its processes.
         train: The training examples of each phase.
         valid: The validation examples of each phase; empty: nothing is validated.
         text: The text, for environment.json.
@@ -751,8 +744,6 @@ def _complete(
     """Write what is missing after the model: samples, then the report.
 
     Args:
-        config: The config of the run.
-        folder: The run folder.
         work: Records that the run is finished.
         text: The prepared text; None: it is prepared if samples are missing.
     """

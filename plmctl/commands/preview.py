@@ -39,7 +39,6 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     """Print the first examples of the first phase, and the statistics of ``count`` of them.
 
     Args:
-        config: The config of a pretraining.
         count: Examples that the statistics are of: the first in training order.
         examples: How many are printed.
         as_json: Print the statistics only, as one object of numbers.
@@ -65,7 +64,6 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     """Print the examples of a step, and their statistics.
 
     Args:
-        config: The config of a pretraining.
         batch: Number of the step, from 1, as in the log.
         examples: How many are printed; the statistics are of all.
         as_json: Print their epochs and sample numbers too, and no example.
@@ -118,7 +116,6 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
         path: A config of a pretraining or finetuning.
         overrides: ``KEY=VALUE`` each.
         steps: How many.
-        as_json: Print one JSON document.
 
     Raises:
         ConfigError: A config of another kind, or the run has fewer steps.

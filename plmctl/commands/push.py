@@ -80,10 +80,8 @@ def run(request: PushRequest, *, dry_run: bool, yes: bool, as_json: bool) -> Non
     """Upload a model folder with its card.
 
     Args:
-        request: What to upload.
         dry_run: Print the files, their sizes and the card; use no network.
         yes: Do not ask.
-        as_json: Print one JSON document.
 
     Raises:
         ConfigError: No model folder, a wrong name, no token or not its right, a repository with

@@ -50,11 +50,9 @@ def run(
     """Write the page, and the plots if a folder is given; print where they are.
 
     Args:
-        runs: Run folders.
         out: The page; None: report.html in the first of them.
         plots: The folder of the image files; None: only the page.
         formats: The formats of the image files, of ``reporting.drawing.FORMATS``; None: svg, png.
-        as_json: Print one JSON document.
 
     Raises:
         ConfigError: A folder is no run folder, a format is not known, or no plots are wanted.

@@ -32,10 +32,8 @@ def run(folder: Path, *, lines: int = _LINES, keep: bool, as_json: bool) -> None
     """Repeat the first steps of a run in a new folder, and compare; exit with 1 if they differ.
 
     Args:
-        folder: The run folder.
         lines: Number of logged losses to compare.
         keep: Keep the folder of the repetition.
-        as_json: Print the result as JSON.
 
     Raises:
         ConfigError: The folder is not that of a training run, or its log has no loss.

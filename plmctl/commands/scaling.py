@@ -108,10 +108,8 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
     """Train what is missing of a ladder, fit it, and write ``scaling.json`` and ``scaling.html``.
 
     Args:
-        path: The config of a pretraining.
         overrides: ``KEY=VALUE`` each.
         request: The options.
-        as_json: Print one JSON document.
 
     Raises:
         ConfigError: The config, the sizes or the budget cannot make a ladder; or the folder is of
@@ -258,7 +256,6 @@ def refuse_changed(rungs: Sequence[Rung], hashes: Mapping[str, str | None]) -> N
     """Refuse a ladder of which runs were trained on other text, or with another tokenizer.
 
     Args:
-        rungs: All runs.
         hashes: Of the text and the tokenizer as they are now.
 
     Raises:
@@ -354,7 +351,6 @@ def analyse(
     """The document of ``scaling.json``: runs, law, uncertainty, predictions, warnings.
 
     Args:
-        plan: The ladder.
         rungs: Its runs, all finished.
         maker: Makes the sizes that are tried for predictions.
         text: Its number of tokens says how often it is repeated.

@@ -308,8 +308,6 @@ def rung_config(size: Size, steps: int, shortest: int, out: Path) -> PretrainCon
     lengths of a size have the warmup of the shortest, so that they begin in the same way.
 
     Args:
-        size: The network.
-        steps: Of this run.
         shortest: Steps of the shortest run of this size.
         out: The folder of the ladder.
     """

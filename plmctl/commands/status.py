@@ -18,7 +18,6 @@ def run(folder: Path | None, *, as_json: bool) -> None:
 
     Args:
         folder: The run folder; it may be damaged. None: the run below runs/ that changed last.
-        as_json: Print one JSON document.
 
     Raises:
         ConfigError: It is no run folder.

@@ -175,8 +175,6 @@ def make_job(
     """The job of a config: nodes, GPUs and CPUs by its ``launch`` and ``compute``.
 
     Args:
-        config: The config.
-        command: What the job runs.
         arguments: The config as typed, and its overrides.
         options: The user's options of sbatch.
         folder: The working directory of the job.
@@ -385,7 +383,6 @@ def run(
     """Write and show the batch script of a config; submit it with ``now``.
 
     Args:
-        typed: The config as typed.
         path: Its file.
         arguments: Overrides of the config and options of sbatch.
         prepare: Only prepare the text.
@@ -393,8 +390,6 @@ def run(
         save_before: How long before the time limit plmctl saves.
         requeues: How many times the job is put back into the queue.
         before: Lines of shell before the command.
-        now: Submit it.
-        as_json: Print the result as JSON.
 
     Raises:
         ConfigError: A wrong config or option, or a file of the user is in the script's place.

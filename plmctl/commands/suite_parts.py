@@ -48,7 +48,6 @@ def parts_of(suite: Suite, family: str, requested: Sequence[str] | None) -> list
     """The parts to run, in the suite's order; a message names those that are left out, and why.
 
     Args:
-        suite: The suite.
         family: The family of the model.
         requested: Names of parts and tasks; None: all parts that are not run by request only.
 
@@ -78,7 +77,6 @@ def planned_parts(
 
     Args:
         config: The config of the suite's run.
-        parts: The parts to run.
         settings: ``KEY=VALUE`` of each part; ``compute`` of all of them.
 
     Raises:
@@ -210,8 +208,6 @@ def write_submission(
     """Write ``submission.json``, in the form of the suite's leaderboard.
 
     Args:
-        suite: The suite.
-        folder: The suite's run folder.
         scores: By column, in per cent.
         parts: The parts that were run.
         files: The rows of the finetuned tasks.

@@ -440,7 +440,6 @@ def run_whole(command: Callable[[], None], folder: Path, log: Path) -> RunPace:
 
     Args:
         command: The command, as a function.
-        folder: Its run folder.
         log: File for its output.
 
     Raises:
@@ -477,7 +476,6 @@ def run_killed(
 
     Args:
         command: The command, as a function.
-        folder: Its run folder.
         log: File for its output.
         requested: The moments of the kills, in order.
         seed: Seed of the waiting times.

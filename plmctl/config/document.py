@@ -170,7 +170,6 @@ class Builder:
 
         Args:
             node: What YAML found.
-            path: Its key path.
             around: The nodes that it is in.
 
         Raises:

@@ -96,7 +96,6 @@ def parse(
 
     Args:
         model: What the file must be.
-        path: The file.
         overrides: ``KEY=VALUE`` each.
         kind: Refuse a file of another kind by its command; None: as a file with wrong keys.
 

@@ -48,7 +48,6 @@ def faults(
 
     Args:
         model: What the document was validated as.
-        document: The document.
         errors: pydantic's errors.
     """
     by_key: dict[Key, list[ErrorDetails]] = {}

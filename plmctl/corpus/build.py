@@ -212,7 +212,6 @@ def find_stores(
 
     Args:
         config: Sources and rules.
-        encoder: The tokenizer.
         root: Folder of all stores.
         every_byte: Compare every byte of a store with its hashes, even if it seems unchanged.
 
@@ -251,7 +250,6 @@ def build_stores(
 
     Args:
         config: Sources and rules.
-        encoder: The tokenizer.
         root: Folder of all stores.
         processes: How many processes build shards; None: one per core; 1: this process.
         progress: Called with the bytes done and the total.
@@ -808,7 +806,6 @@ def count_missing_words(
 
     Args:
         config: Sources and rules.
-        encoder: The tokenizer.
         root: Folder of all stores.
         progress: Called with the bytes done and the total.
 
@@ -913,7 +910,6 @@ def _make_all(
     """Do tasks.
 
     Args:
-        missing: The tasks to do.
         tasks: These, and those that are done.
         encoder: The tokenizer; it is sent to the processes.
         folder: The folder of the store.
@@ -1266,7 +1262,6 @@ class ShardTask:
         """Read, encode and write the shard.
 
         Args:
-            encoder: The tokenizer.
             beside: A folder for unfinished shards, on the same file system.
 
         Raises:

@@ -60,11 +60,7 @@ def tagged_rows(source: Source) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 class _Columns:
-    """The columns of a file: how many, and their names if it is CoNLL-U.
-
-    Args:
-        source: The file.
-    """
+    """The columns of a file: how many, and their names if it is CoNLL-U."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -62,7 +62,6 @@ def near_counts(store: TokenStore, vocab_size: int, most: int = _MOST_TOKENS) ->
     """How often each token stands before each other one, near it and in the same document.
 
     Args:
-        store: The text.
         vocab_size: Rows and columns.
         most: Tokens to read, in blocks that are spread over the text.
 

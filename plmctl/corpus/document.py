@@ -202,7 +202,6 @@ class _Unpacked(io.RawIOBase):
     """The text of a compressed file, as long as there is not absurdly much of it.
 
     Args:
-        text: Its text.
         file: The compressed file that it is read from.
 
     Raises:

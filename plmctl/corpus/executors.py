@@ -63,7 +63,6 @@ class EncodeShards(PipelineStep):  # type: ignore[misc]  # datatrove has no type
 
     Args:
         tasks: The shards to make.
-        encoder: The tokenizer.
         folder: The folder of the store; unfinished shards and errors are written to it.
         isolate: Work in a child process, so that its death is noticed.
     """
@@ -183,8 +182,6 @@ class Machines:
         """Make shards.
 
         Args:
-            missing: The shards to make.
-            encoder: The tokenizer.
             folder: The folder of the store, which all machines see.
             progress: Called with the bytes of the shards that are done.
 

@@ -187,7 +187,6 @@ def check_rows(
     """Check rows for duplicates, conflicting labels, labels that look alike, and leaks.
 
     Args:
-        train: Training rows.
         valid: Validation rows, by the name of their set.
         columns: Text columns; rows with equal values in them are duplicates.
         labels_of: The labels of rows; None, or nothing for all rows: the task has none.

@@ -181,7 +181,6 @@ def profile(
     """Look at a corpus, without the files that cannot be read.
 
     Args:
-        sources: The corpus.
         config: The column of the text, and what a document is in a text file.
         evaluation: Files whose overlap with the corpus is counted.
         progress: Called with the bytes read and their total.
@@ -642,7 +641,6 @@ class _Grams:
     """The 13-grams of an evaluation file, and those that the corpus has, too.
 
     Args:
-        name: The file.
         texts: Its rows.
     """
 

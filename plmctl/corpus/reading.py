@@ -169,7 +169,6 @@ def text_unit(source: Source, most: float = math.inf) -> Unit:
     """``blank_line`` if there is a blank line between lines of text, else ``file``.
 
     Args:
-        source: A text file.
         most: Look at about so many bytes.
     """
     text = blank = False

@@ -89,7 +89,6 @@ def attempt(action: Callable[[], T], url: str, doing: str) -> T:
     """Do something over the network; try again after a while if it fails.
 
     Args:
-        action: What to do.
         url: The address, for messages.
         doing: ``read`` or ``written``.
 

@@ -70,7 +70,6 @@ def split_sentences(text: str, rule: Rule) -> list[str]:
     """The sentences of a text, in order, without the white space around them.
 
     Args:
-        text: Any text.
         rule: See ``sentence_spans``. With "en" the white space within a sentence becomes one space.
 
     Returns:
@@ -85,7 +84,6 @@ def sentence_spans(text: str, rule: Rule) -> list[tuple[int, int]]:
     """Where the sentences of a text start and end, in characters, white space around them left out.
 
     Args:
-        text: Any text.
         rule: "line" (one sentence per line, as in BERT's input files), "en" (scripts with spaces
             between words; a blank line ends a sentence, and a line end does in text that is not
             wrapped), "zh" (Chinese and Japanese; a line end ends a sentence), or "none" (the whole

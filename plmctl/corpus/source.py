@@ -109,7 +109,6 @@ def resolve(names: tuple[str, ...], longest: int = LONGEST) -> list[Source]:
     """The sources of paths, globs and names; the files of a glob are sorted.
 
     Args:
-        names: The paths, globs and names.
         longest: Bytes of the longest line and document that are read.
 
     Raises:

@@ -334,8 +334,6 @@ def find_damage(
     """The parts of a store whose files have changed since they were written.
 
     Args:
-        folder: The folder of the store.
-        manifest: The manifest of the store.
         unchanged: Whether size and time of these files are as they were when every byte was
             compared; then only a sample of them is compared.
 
@@ -438,7 +436,6 @@ def cached_array(
     If the store is in memory, or its folder cannot be written, the array is in memory too.
 
     Args:
-        store: The store that it is computed from.
         rule: All other inputs: names and numbers.
         dtype: Type of its elements.
         make: Computes consecutive parts [n] of the array.

@@ -71,8 +71,6 @@ def count_words(text: str, rule: str, at_once: int = _AT_ONCE) -> int:
     """The words of a text.
 
     Args:
-        text: The text.
-        rule: The name of a rule that counts.
         at_once: Characters that are split at white space at once.
     """
     if rule != SPACES:

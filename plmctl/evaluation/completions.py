@@ -172,7 +172,6 @@ class MaskedCompletions:
     """An encoder with its masked-language-model head.
 
     Args:
-        model: The model.
         seq_len: Tokens at most, special tokens included; None: its positions.
         variant: Which tokens are masked, see ``ScoringOptions``.
 

@@ -212,7 +212,6 @@ class KeyedGumbel:
     """Adds the variables: a logits processor of transformers.
 
     Args:
-        seed: Any.
         numbers: The number of the prompt of each row.
         width: Tokens before the first that is drawn.
     """

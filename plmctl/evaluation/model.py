@@ -117,7 +117,6 @@ class LoadedModel:
         Args:
             network: Not wrapped, with all weights, in evaluation mode.
             tokenizer: Of the training; it is copied, since reading a text may change its settings.
-            family: The name of its family.
             accelerator: The device and the precision.
         """
         from plmctl.tokenization.load import Vocab, with_pad_token
@@ -222,7 +221,6 @@ class LoadedModel:
 
         Args:
             inputs: input_ids [1, L] and what else the tokenizer gives for the text.
-            position: Of the mask.
         """
         import torch
 

@@ -235,7 +235,6 @@ def draw_shots(seed: int, item: str, population: int, count: int) -> list[int]:
     The text identifies the item, so that neither its place nor the other items matter.
 
     Args:
-        seed: Any.
         item: The prompt of the item.
         population: Number of examples to draw from.
         count: Number of draws; all examples if there are fewer.

@@ -49,7 +49,6 @@ def fill_mask(
     """The most probable tokens for the mask in each text.
 
     Args:
-        model: A masked model.
         texts: Each with one mask token or more.
         top: Number of tokens.
 
@@ -99,7 +98,6 @@ def generate_answers(
     """The text that an encoder-decoder generates for each input, greedily.
 
     Args:
-        model: An encoder-decoder.
         inputs: Token ids, end token included.
         new_tokens: Tokens to generate at most.
 

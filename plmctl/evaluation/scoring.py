@@ -120,7 +120,6 @@ def answers(
 
     Args:
         network: Not wrapped for several processes.
-        examples: The examples of a task.
         device: Where the network is.
     """
     import torch

@@ -314,7 +314,6 @@ def segment_edges(
         documents: [D+1] sentence index where each document starts.
         size: Tokens per segment; the last of a text is shorter.
         shortest: Segments of fewer tokens are left out.
-        group: Documents of a text.
 
     Yields:
         In parts [2 * segments] the token positions where each starts and ends, in turn.

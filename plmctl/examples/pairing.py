@@ -120,7 +120,6 @@ def sentence_order_pairs(
         sentences: [S+1] token position where each sentence starts.
         documents: [D+1] sentence index where each document starts.
         seq_len: Length of a finished input, [CLS] and two [SEP] included.
-        key: Key of this pass.
         short_seq_prob: Share of documents cut to a random shorter target length.
         single: How a chunk of one sentence is used. other_document: B is from another document
             and the label is 1, as in ALBERT's code; skip: it makes no pair, so that the label is

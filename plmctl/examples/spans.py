@@ -156,7 +156,6 @@ def replace_spans(
 
     Args:
         ids: [B, L] original ids.
-        spans: The runs.
         keys: [B] one key per row.
         shares: The shares of runs that are masked, and of runs that are replaced by random tokens.
         fillers: The mask's id, and [K] a random token for each chosen position.
@@ -196,7 +195,6 @@ def boundaries(spans: Spans, candidates: Bools, longest: int) -> Boundaries:
     Runs that have no token of the text on one side (the row begins or ends with them) have none.
 
     Args:
-        spans: The runs.
         candidates: [B, L] tokens of the text: no special tokens, no padding.
         longest: Tokens of a run that are predicted, from its start.
     """

@@ -97,8 +97,6 @@ def pieces_over(offsets: NDArray[np.int32], begin: int, end: int) -> tuple[int, 
 
     Args:
         offsets: [N, 2] characters of each piece, in order.
-        begin: First character.
-        end: End.
     """
     first = int(np.searchsorted(offsets[:, 1], begin, side="right"))
     last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1

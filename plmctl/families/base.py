@@ -168,7 +168,6 @@ class Family(ABC):
         """A network with random weights from the global generator.
 
         Args:
-            config: An instance of the family's ``Config``.
             vocab_size: Rows of the embedding table.
             pad_id: Id of the padding token, or of the end-of-text token if there is none.
             loss_terms: Decide the heads.

@@ -60,8 +60,6 @@ class Paradigms:
         """Add an item.
 
         Args:
-            row: The item.
-            file: The name of its file.
             config: See ``ParadigmConfig``.
 
         Raises:

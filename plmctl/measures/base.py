@@ -118,7 +118,6 @@ class Measure(ABC, Generic[C]):
         """Measure a model.
 
         Args:
-            model: The model.
             seed: Decides masks, pairs, samples and the draws of the bootstrap.
         """
 

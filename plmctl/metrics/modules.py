@@ -326,7 +326,6 @@ def own_names(name: str, results: Mapping[str, Any], taken: Collection[str]) -> 
 
     Args:
         name: Of the metric, see ``load``.
-        results: By name.
         taken: Names of results that are there.
     """
     stem = Path(name.removeprefix(_HUB)).stem

@@ -71,7 +71,6 @@ def effective_tokens(tokens: float, unique: float) -> float:
 
     Args:
         tokens: Tokens of training.
-        unique: Tokens of the text.
 
     Source: Muennighoff et al., 2023, arXiv:2305.16264, equation 5.
     """

@@ -125,8 +125,6 @@ def with_interval(
     One row has no interval: every draw of it is the same.
 
     Args:
-        metrics: All of them, by name.
-        name: One of them.
         function: Computes that metric.
         predictions: [N].
         references: [N].

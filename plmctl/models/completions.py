@@ -201,7 +201,6 @@ def predicting_states(
 
     Args:
         network: See ``score_encoded``.
-        texts: All texts.
         groups: Those of this batch.
 
     Returns:

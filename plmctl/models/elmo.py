@@ -94,7 +94,7 @@ def encode_sentences(sentences: Sequence[Sequence[str]], width: int = WORD_LENGT
 # --- The config ---
 
 
-class ElmoConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
+class ElmoConfig(PreTrainedConfig):
     """Sizes of an ELMo network; the defaults are the original model's.
 
     Attributes:
@@ -295,7 +295,7 @@ class ElmoForPreTrainingOutput(ModelOutput):
     state: Tensor | None = None
 
 
-class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
+class ElmoPreTrainedModel(PreTrainedModel):
     """Published initial weights, loading and saving."""
 
     config: ElmoConfig
@@ -335,7 +335,7 @@ class ElmoPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # 
             init.zeros_(convolution.bias)
 
 
-class ElmoModel(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
+class ElmoModel(ElmoPreTrainedModel):
     """The layers of a sentence's words, from their characters alone."""
 
     _keys_to_ignore_on_load_unexpected = [r"^head\."]
@@ -350,7 +350,7 @@ class ElmoModel(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
             for _ in range(config.num_hidden_layers)
         )
         self.dropout = nn.Dropout(config.dropout)
-        self.post_init()  # type: ignore[no-untyped-call]  # theirs
+        self.post_init()
 
     def forward(self, character_ids: Tensor, state: Tensor | None = None) -> ElmoOutput:
         """The layers of sentences, which get their begin and end marks here.
@@ -420,14 +420,14 @@ class ElmoModel(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
         return inner
 
 
-class ElmoForPreTraining(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
+class ElmoForPreTraining(ElmoPreTrainedModel):
     """The bidirectional language model: one softmax for both directions, never tied."""
 
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.elmo = ElmoModel(config)
         self.head = nn.Linear(config.projection_size, config.vocab_size)
-        self.post_init()  # type: ignore[no-untyped-call]  # theirs
+        self.post_init()
 
     def top(self, characters: Tensor, words: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """The top layer [2, B, T, P] of streams, and the state after them; see ``forward``."""
@@ -521,7 +521,7 @@ def _normalized(layer_BTH: Tensor, mask_BT: Tensor | None) -> Tensor:
 # have none, and no L2 penalty on the weights of the mix. A biLM with random weights is trained too.
 
 
-class _ElmoWithHead(ElmoPreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
+class _ElmoWithHead(ElmoPreTrainedModel):
     """The biLM, the mix of its layers, and a BiLSTM over it."""
 
     _keys_to_ignore_on_load_unexpected = [r"^head\."]
@@ -583,7 +583,7 @@ class ElmoForTokenClassification(_ElmoWithHead):
     def __init__(self, config: ElmoConfig) -> None:
         super().__init__(config)
         self.classifier = nn.Linear(2 * config.head_size, len(config.id2label or ()))
-        self.post_init()  # type: ignore[no-untyped-call]  # theirs
+        self.post_init()
 
     def forward(self, character_ids: Tensor) -> TokenClassifierOutput:
         """Logits [B, T, labels] of words [B, T, C] (``encode_sentences``)."""
@@ -600,7 +600,7 @@ class ElmoForSequenceClassification(_ElmoWithHead):
         self.attention = nn.Linear(width, 1)
         self.dense = nn.Linear(2 * width, config.head_size)
         self.classifier = nn.Linear(config.head_size, len(config.id2label or ()))
-        self.post_init()  # type: ignore[no-untyped-call]  # theirs
+        self.post_init()
 
     def forward(self, character_ids: Tensor) -> SequenceClassifierOutput:
         """Logits [B, labels] of sentences [B, T, C] (``encode_sentences``)."""

@@ -66,7 +66,6 @@ class Network(nn.Module):
         the layers is not compiled.
 
         Args:
-            layers: The layers.
             **options: The options of ``torch.compile``.
         """
         for layer in layers:

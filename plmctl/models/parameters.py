@@ -81,7 +81,6 @@ def local_attention_(
         query: Its weights [H, H], a row per output. Its inputs are normalised sums of token and
             position embeddings. What is published is added to.
         key: The same of the key. Both may be views of one parameter.
-        heads: Attention heads.
         std: Of the token embeddings.
         causal: Heads look back only.
     """
@@ -225,7 +224,7 @@ def reinit(model: PreTrainedModel, count: int) -> None:
                 nn.init.normal_(inner.weight, std=model.config.initializer_range)
                 nn.init.zeros_(inner.bias)
             inner._is_hf_initialized = False  # type: ignore[assignment]
-            model._init_weights(inner)  # type: ignore[no-untyped-call]  # theirs
+            model._init_weights(inner)
 
 
 def _modules_above(model: PreTrainedModel, stacks: list[str]) -> list[nn.Module]:

@@ -70,7 +70,7 @@ class SpanBoundaryHead(nn.Module):
         return linear(hidden_TH, words_VH, self.bias)
 
 
-class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
+class SpanBert(BertForMaskedLM):
     """BertForMaskedLM and the span-boundary head."""
 
     _keys_to_ignore_on_load_missing = [r"^sbo\."]
@@ -78,11 +78,11 @@ class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
     def __init__(self, config: BertConfig, places: int = PLACES) -> None:
         super().__init__(config)
         self.sbo = SpanBoundaryHead(config, places)
-        self.post_init()  # type: ignore[no-untyped-call]  # theirs
+        self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
         """A folder without the head: transformers initialises the bias of no module but its own."""
-        super()._init_weights(module)  # type: ignore[no-untyped-call]  # theirs
+        super()._init_weights(module)
         if isinstance(module, SpanBoundaryHead):
             init.zeros_(module.bias)
 
@@ -105,7 +105,6 @@ class SpanBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # theirs
         Args:
             folder: With the head's file, or without.
             new_heads: Called with a message if the folder lacks the head; None: an error.
-            **changes: To the config.
 
         Raises:
             DataError: As ``load_network``; or the head does not fit.

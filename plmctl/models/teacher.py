@@ -38,7 +38,6 @@ def teach(
     """A teacher's logits and hidden states at some positions.
 
     Args:
-        folder: The teacher.
         input_ids: [B, L], one segment.
         attention_mask: [B, L], 0 at padding.
         positions: [N] of the flattened batch.

@@ -75,7 +75,6 @@ def stripped_spans(
     """Spans of a store without the white space at their edges, such as line ends.
 
     Args:
-        store: The tokens.
         vocab: Which of them are white space.
         rule: Names the spans: the cache's key.
         starts: [N] token positions.
@@ -232,11 +231,7 @@ def special_ids(name: str, vocab: Vocab) -> list[int]:
 
 
 class MaskedObjective(Objective):
-    """Predict masked tokens; a subclass lays out the rows.
-
-    Args:
-        masker: Masks the rows.
-    """
+    """Predict masked tokens; a subclass lays out the rows."""
 
     TOKENS = ROW_TOKENS
 
@@ -336,7 +331,6 @@ class MaskedPairs(MaskedObjective):
     """Pairs of segments with masked tokens; the second loss term, if any, predicts their label.
 
     Args:
-        masker: Masks the pairs.
         pairs: The pairs of a pass over the corpus, by its number.
         label: What the label of a pair means.
     """
@@ -425,7 +419,6 @@ def cached_pairs(
         store: The corpus.
         seq_len: Tokens per row.
         rule: Names the kind of pairs and the options that they depend on: the cache's key.
-        seed: The run's.
         make: The pairs of a pass, given its random key.
     """
     key = int(fold(seed, stream("pairs"), seq_len))

@@ -71,9 +71,7 @@ class TextToText(Objective):
 
     Args:
         config: The config of the objective.
-        store: The tokens.
         vocab: Ids of the special tokens.
-        seed: The run's.
         size: Tokens per segment, at most.
         group: Documents that are concatenated before they are cut.
         sentinels: How many the objective requires.

@@ -35,11 +35,8 @@ class Objective(StoreExamples):
     its file, because reading a config imports all of them.
 
     Args:
-        config: An instance of the class's ``Config``.
-        store: The tokens.
         vocab: Ids of the tokenizer's special tokens.
         seq_len: Tokens per sequence, special tokens included.
-        seed: The run's.
 
     Attributes:
         Config: What a user may write.
@@ -87,7 +84,6 @@ class Objective(StoreExamples):
         """Refuse what does not fit, before any text is read; by default everything fits.
 
         Args:
-            config: An instance of the class's ``Config``.
             tokenizer: The run's, as it was saved.
             network: transformers' config of the network.
             seq_len: The longest sequence.

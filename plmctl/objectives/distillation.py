@@ -268,7 +268,6 @@ def check_teacher(teacher: str, tokenizer: PreTrainedTokenizerBase, rows: int) -
 
     Args:
         teacher: A folder or Hub id.
-        tokenizer: The run's.
         rows: Ids in the student's embedding table.
 
     Raises:

@@ -36,7 +36,7 @@ class AdafactorOfT5(Adafactor):
         """
         groups = self.param_groups
         if not any(is_split(p) for group in groups for p in group["params"]):
-            super().step()  # type: ignore[no-untyped-call]
+            super().step()
             return
         try:
             for group in groups:
@@ -52,7 +52,7 @@ class AdafactorOfT5(Adafactor):
         state = self.state.pop(parameter, {})
         self.state[whole] = {field: _map(gathered, value) for field, value in state.items()}
         self.param_groups = [{**group, "params": [whole]}]
-        super().step()  # type: ignore[no-untyped-call]
+        super().step()
         parameter.copy_(cut_like(whole, parameter))
         after = self.state.pop(whole).items()
         own_part = {field: _map(lambda whole: cut_like(whole, parameter), v) for field, v in after}

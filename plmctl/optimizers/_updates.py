@@ -146,7 +146,6 @@ class MuonAndAdamW(Optimizer):
     Args:
         muon: The groups of Muon, each with ``lr``, ``momentum``, ``weight_decay``, and ``pieces``:
             as how many matrices of equal width each of its matrices counts.
-        adamw: The groups of AdamW.
         settings: AdamW's for all its groups.
     """
 

@@ -47,7 +47,7 @@ class Adafactor(Optimizer[Config], config=Config):
         from plmctl.optimizers._adafactor import AdafactorOfT5
         from plmctl.optimizers._updates import decay_groups
 
-        return AdafactorOfT5(  # type: ignore[no-untyped-call]
+        return AdafactorOfT5(
             decay_groups(network, self.config.weight_decay),
             lr=self.config.lr,
             eps=self.config.eps,

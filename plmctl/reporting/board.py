@@ -231,11 +231,7 @@ def _number(value: object) -> float | int | None:
 
 
 class Board:
-    """All runs below a folder.
-
-    Args:
-        root: The folder.
-    """
+    """All runs below a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.label = root.resolve(), _text(root)
@@ -855,9 +851,6 @@ def next_step(
     """What to do with a run, and the command for it; either may be empty.
 
     Args:
-        folder: The run folder.
-        kind: The kind of its config.
-        state: The name of its state.
         environment: Its environment.json.
     """
     words = environment.get("command")

@@ -78,7 +78,6 @@ def model_card(
     """The text of README.md.
 
     Args:
-        run: The run folder.
         architecture: The class of the network, such as ``BertForPreTraining``.
         step: The step of the weights; None: the model of the finished run.
         publication: For a card on the Hub; None: for the folder.
@@ -135,7 +134,6 @@ def hub_card(
     A README.md that somebody has edited keeps its text, and what its front matter says.
 
     Args:
-        folder: The model folder.
         run: The run folder that it belongs to; None: it was exported or copied.
         publication: What the run folder does not have.
         step: The step of the weights, if it is a checkpoint's card.

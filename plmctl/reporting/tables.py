@@ -289,7 +289,6 @@ def example_text(example: Example, shown: TokenTexts, gap: str, *, colour: bool)
 
     Args:
         example: The tokens with what the objective did to each.
-        shown: The texts of tokens.
         gap: Text between tokens.
         colour: Show what was done by colors; otherwise by marks.
     """

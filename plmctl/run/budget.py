@@ -65,7 +65,6 @@ def words_per_sample(words: Sequence[int | None], examples: StoreExamples) -> fl
     Over an epoch the samples have all words of the corpus, whatever their padding.
 
     Args:
-        words: Words of each store.
         examples: The samples of a corpus, or of a mixture.
     """
     from plmctl.training.data import Mixture
@@ -133,7 +132,6 @@ class Decision:
 
         Args:
             folder: The run folder; it need not exist.
-            train: With the budget.
             resumes: The run continues from its checkpoints, which need the decision.
 
         Raises:
@@ -174,7 +172,6 @@ def decide(
     """The steps that fit into a budget: the most that do not exceed it.
 
     Args:
-        train: With a budget.
         schedule: Its warm-up must fit.
         costs: What the samples cost.
         timing: What was measured, for a time.
@@ -323,7 +320,6 @@ def save_steps(
 
     Args:
         at: ``checkpoint.at``.
-        path: The steps of the run.
         words: Words per sample of each phase; None: unknown.
         no_words: Why they are unknown.
 
@@ -355,7 +351,6 @@ def save_at_steps(at: tuple[Mark, ...] | Literal["log", "babylm"], steps: int) -
 
     Args:
         at: Marks in steps only, or log.
-        steps: Steps of the run.
     """
     if isinstance(at, str):
         return log_steps(steps)

@@ -52,7 +52,6 @@ def sizes_of(model: Any, outputs: int) -> Sizes:
     """The sizes of a model of transformers, which may be on the meta device.
 
     Args:
-        model: The network.
         outputs: Ids that a target is compared with.
     """
     from torch import nn
@@ -92,7 +91,6 @@ def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
 
     Args:
         sizes: The sizes of the network.
-        seq_len: Tokens of an input.
         targets: For an encoder-decoder: target tokens per input token.
     """
     attention = 12 * sizes.layers * sizes.width * seq_len if sizes.heads else 0
@@ -121,7 +119,6 @@ def network_sizes(
     """The sizes of a config's network; a new one is made on the meta device, without weights.
 
     Args:
-        config: The config of a pretraining.
         vocab: The vocabulary of its tokenizer, or a stand-in.
         tokenizer: The tokenizer; None: it is not trained yet.
     """
@@ -152,7 +149,6 @@ def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, floa
 
     Args:
         sizes: The sizes of the network.
-        optimizer: Its name.
         mixed: Whether products use 16-bit copies of the weights.
     """
     count = float(sizes.parameters)

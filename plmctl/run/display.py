@@ -59,7 +59,6 @@ def show_result(
     """A command's result: one JSON document, or tables for reading.
 
     Args:
-        document: The result.
         tables: The same for reading.
         as_json: Print the document, not the tables.
         whole: Do not wrap lines in a pipe or a file.
@@ -350,7 +349,6 @@ def work_progress(
     """The progress of other long work.
 
     Args:
-        title: What the work is.
         unit: What is counted.
 
     Yields:

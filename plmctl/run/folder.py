@@ -100,7 +100,6 @@ def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> b
 
     Args:
         config: The resolved config.
-        run: The folder.
         fresh: It is moved aside.
         writes: Whether this process, or those that it starts, write it.
 
@@ -177,7 +176,6 @@ def open_run(config: Model, run: str, *, fresh: bool) -> Path:
 
     Args:
         config: The resolved config.
-        run: The folder.
         fresh: Move an existing folder aside, to ``<run>.old-<time>``, and start from scratch.
 
     Raises:
@@ -249,7 +247,6 @@ def changed_since(folder: Path, hashes: Mapping[str, str | None]) -> tuple[list[
     """The names of what a run was made from that changed since, and of what cannot be compared.
 
     Args:
-        folder: The run folder.
         hashes: The current hashes.
 
     Raises:
@@ -285,9 +282,6 @@ class AtWork:
     As a context: the status is "running" inside. Afterwards it is "stopped" if the same command can
     resume from a checkpoint or from finished pieces, or "failed". ``finish`` makes it "finished".
     A killed process leaves "running", without the lock.
-
-    Args:
-        folder: The run folder.
 
     Raises:
         PlmError: As ``locked``.
@@ -408,7 +402,6 @@ def run_folder(
 
     Args:
         command: ``pretrain`` or ``finetune``.
-        config: The config of the run.
         hashes: The hashes of all that it is made from.
         fresh: Move an existing folder aside, and start from scratch.
         until: Save and stop after this step.
@@ -446,8 +439,6 @@ def start_on_machine(
 
     Args:
         command: ``pretrain`` or ``finetune``.
-        config: The config of the run.
-        place: Which machine this is.
         options: Of the command.
 
     Raises:
@@ -547,7 +538,6 @@ def write_environment(
     """``environment.json``: what is needed to trace where a result came from.
 
     Args:
-        folder: The run folder.
         hashes: The hashes of all that it is made from; None: it has none.
         processes: How many train.
         text: What the text of a pretraining contains.
@@ -607,7 +597,6 @@ def read_results(path: Path, *keys: str) -> dict[str, Any]:
     """What ``write_results`` wrote; a file of an older version, without a checksum, as it is.
 
     Args:
-        path: The file.
         *keys: What it must have; by default its results.
 
     Raises:
@@ -635,9 +624,7 @@ def save_model(
     """Write weights (safetensors), config, tokenizer and model card to ``<folder>/model``.
 
     Args:
-        folder: The run folder.
         model: The unwrapped model.
-        tokenizer: Its tokenizer.
         card: The text of README.md.
         finetuned: The task of a finetuned model.
 
@@ -668,7 +655,6 @@ def write_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedToken
         folder: Where to.
         model: The unwrapped model. Of a T5 the config gets to say what the weights are: whether
             embeddings and output are one matrix. transformers' class sets it to yes at each load.
-        tokenizer: Its tokenizer.
     """
     from transformers import T5ForConditionalGeneration
 

@@ -284,7 +284,6 @@ def start(
     entry is not used, because on CPU it always starts a single process.
 
     Args:
-        command: The command.
         config: Its file.
         processes: How many.
         options: Options of the command, such as ``--until=3``.

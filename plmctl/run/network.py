@@ -36,7 +36,6 @@ def make_network(
     """The family's network with fresh weights, or the pretrained one that ``init_from`` names.
 
     Args:
-        config: The run's.
         tokenizer: Its tokenizer, as it was saved.
         new_heads: Called with heads that the folder of ``init_from`` lacks.
         text: The training text, for embeddings that start from it; None: where the initial weights

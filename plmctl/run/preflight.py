@@ -73,7 +73,6 @@ def run_progress(config: RunConfig, *, fresh: bool) -> Progress:
     """How far a run is, by its folder.
 
     Args:
-        config: The config of the run.
         fresh: The folder is moved aside, so the run starts from scratch.
 
     Raises:
@@ -173,7 +172,6 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
     device, without weights.
 
     Args:
-        config: The config of the run.
         no_tokenizer: What to do if the tokenizer cannot be opened; None: its own hint.
 
     Raises:
@@ -207,7 +205,6 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
     """Check that family, objective and special tokens fit; return transformers' config.
 
     Args:
-        config: The config of the run.
         vocab: The vocabulary of the tokenizer, or ``stand_in`` for one that is not trained yet.
 
     Raises:
@@ -294,7 +291,6 @@ def check_machine(config: RunConfig, vocab: Vocab | None = None) -> None:
     `plan` does not ask this: it may be about another machine.
 
     Args:
-        config: The config of the run.
         vocab: The vocabulary of its tokenizer; None: the weights are in a folder.
 
     Raises:
@@ -475,8 +471,6 @@ def _check_folder(
 
     Args:
         config: With ``model.init_from``.
-        loaded: The folder's config.
-        tokenizer: The tokenizer of the run.
         num_ids: Ids that the run's tokenizer has.
 
     Raises:
@@ -543,9 +537,6 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
 
     The model's tokenizer is opened here and nowhere else in a run.
 
-    Args:
-        config: The config of the run.
-
     Raises:
         ConfigError: The folder is not a model, the family has no head for the task, rows are longer
             than the network, or it has fewer layers than the config names.
@@ -597,7 +588,6 @@ def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
     """Refuse text with which whole-word masking would not do what the config says.
 
     Args:
-        config: The masking.
         store: Knows where words start.
         seq_len: Length of a full sequence, which limits the length of a word that can be masked.
 
@@ -674,8 +664,6 @@ def agree_on_start(
     """How far the run is, as the main process sees it; called by all processes.
 
     Args:
-        peers: The processes of the run.
-        config: Its config in this process.
         progress: How far it is by the folder that this process sees.
         options: Of the command.
 
@@ -755,7 +743,6 @@ def agree_on_text(peers: Peers, hashes: Mapping[str, str | None]) -> None:
     """Refuse other data, tokenizers or models than the main process has; called by all processes.
 
     Args:
-        peers: The processes of the run.
         hashes: Of what the run is made from, as this process sees it.
 
     Raises:
@@ -780,10 +767,8 @@ def check_ready(peers: Peers, engine: Engine, plan: Plan, folder: Path) -> None:
     the largest batch fits in every process.
 
     Args:
-        peers: The processes of the run.
         engine: Network and optimizer before the first step.
         plan: The steps, with their micro-batches.
-        folder: The run folder.
 
     Raises:
         ConfigError: A process does not see the checkpoint.
@@ -841,7 +826,6 @@ def compute_of(config: RunConfig, model_type: str, peers: Peers | None = None) -
     """A run's ``compute`` with its precision decided; see ``of_training``.
 
     Args:
-        config: The config of the run.
         model_type: transformers' name of the architecture.
         peers: The processes of the run; None: there is one.
     """
@@ -855,7 +839,6 @@ def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, A
     """Device, kernels and processes of a run, by the rules that the run itself follows.
 
     Args:
-        config: The config of the run.
         network: transformers' config of its network.
 
     Raises:

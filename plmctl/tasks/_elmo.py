@@ -37,7 +37,7 @@ def load_words(model: str) -> PreTrainedTokenizerBase:
         return load_tokenizer(model)
     backend = Tokenizer(models.WordLevel({"<UNK>": 0}, unk_token="<UNK>"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast(
         tokenizer_object=backend, unk_token="<UNK>"
     )
     return tokenizer

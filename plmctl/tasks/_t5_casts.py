@@ -161,7 +161,6 @@ def cast_metrics(
     These are wrong. For F1 they count as the other label, and for STS-B as -1.
 
     Args:
-        name: The name of the cast.
         predictions: [N] what was written.
         references: [N] the word of the label of each row, alone in a list.
     """

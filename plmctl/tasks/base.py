@@ -157,7 +157,6 @@ class Task(ABC, Generic[C]):
         """The labels of each row as they are written, and their names; nothing: it has none.
 
         Args:
-            rows: Rows with labels.
             labels: By id, those of the training rows.
         """
         return []
@@ -458,7 +457,6 @@ def read_finetuned(model: str, columns: Mapping[str, Any] | None = None) -> Fine
     """The task of a finetuned folder or Hub id: from its task.json, else by its network's class.
 
     Args:
-        model: A model folder or Hub id.
         columns: Fields of the task's config that name other columns than in finetuning.
 
     Raises:
@@ -545,8 +543,6 @@ def label_cell(row: Row, column: str, unlabelled: Unlabelled | None = None) -> s
     """The name of the one label of a row.
 
     Args:
-        row: A row.
-        column: The column of its label.
         unlabelled: keep: the text ``nan`` and its like are names, too; None: no label has a name.
 
     Raises:
@@ -617,7 +613,6 @@ def refuse_marks(rows: Sequence[Row], column: str, labels: Collection[str]) -> N
 
     Args:
         rows: Training rows.
-        column: The column of the label.
         labels: All labels that they have.
 
     Raises:
@@ -647,7 +642,6 @@ def learnable(
     Args:
         rows: Rows, or what was read of them.
         problem: Which row it is and why it cannot be learned from; None: it can be.
-        use: What the rows are for.
 
     Raises:
         DataError: No row is left.

@@ -454,7 +454,6 @@ def label_names(config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
 
     Args:
         config: The config of the task ``classification``.
-        rows: Training rows.
 
     Raises:
         DataError: A row without a label, too few or too many labels, or a number with two names.

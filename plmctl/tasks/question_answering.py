@@ -897,7 +897,6 @@ def candidates_from_logits(
         starts: [L] logits; those after its end are padding, which is ignored.
         ends: [L].
         window: Where the context is.
-        top: Starts, and ends.
         longest: Pieces of the longest answer.
     """
     # The last separator takes part, as in the published code: it may be among the best.
@@ -967,7 +966,6 @@ def best_answers(
         text_of: The text from a first to a last piece, and the character that it starts at.
         silence: The score of no answer, which is then among the best in any case; None where it is
             none of the choices.
-        keep: Texts.
     """
     distinct: dict[str, FoundAnswer] = {}
     for candidate in sorted(candidates, key=lambda one: -one.score):

@@ -211,8 +211,6 @@ class Encoder:
         tokenizers get the whole text.
 
         Args:
-            text: A text.
-            size: Characters of a part.
             lines: Where lines begin, after their white space. A line after a space is a part of its
                 own: its first word does not include the space, as if the line were encoded alone.
         """
@@ -443,7 +441,6 @@ class _Table:
         """The texts with a part of a word that may have other ids within the word.
 
         Args:
-            parts: Parts of texts.
             number: [distinct parts] The number of each here.
         """
         if self._kind != "spaces" or not len(parts.within):
@@ -540,7 +537,6 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str], *, marks: bool, segment
     """The ids and word starts of texts.
 
     Args:
-        tokenizer: Any tokenizer.
         texts: One or more.
         marks: Whether punctuation marks are separate words, as Chinese characters are.
         segmented: Whether jieba finds Chinese words.

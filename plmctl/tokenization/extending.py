@@ -86,7 +86,6 @@ def extend_tokenizer(
 
     Args:
         old: The tokenizer to extend; it is not changed.
-        algorithm: The algorithm of the tokenizer.
         words: How often each word of its pre-tokenizer occurs.
         config: The number of ids in the end, and the lowest frequency of a merge.
         progress: Called with the work done and the total.

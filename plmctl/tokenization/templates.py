@@ -208,7 +208,7 @@ def _make_word_tokenizer(config: TokenizerConfig, model: dict[str, Any]) -> PreT
         if config.pretokenized
         else pre_tokenizers.BertPreTokenizer()
     )
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # theirs
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token=begin,
         eos_token=end,
@@ -266,7 +266,7 @@ def _generalised(
     backend.normalizer = _normalizer(config)
     if isinstance(backend.model, WordPiece) and config.max_word_length:
         backend.model.max_input_chars_per_word = config.max_word_length
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # theirs
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_input_names=tokenizer.model_input_names,
         model_max_length=tokenizer.model_max_length,

@@ -62,7 +62,6 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
     """Learn a tokenizer.
 
     Args:
-        config: The config.
         texts: Read once; only distinct units are kept, within ``max_memory``.
         work: Shows the progress of learning; ``texts`` shows that of reading.
 

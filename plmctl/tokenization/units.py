@@ -272,9 +272,6 @@ def kind_of(tokenizer: "Tokenizer") -> Kind | None:
     """The kind of a tokenizer's units; None: they are unknown, so it must get whole texts.
 
     With "spaces", texts that are not ``plain`` have no units either.
-
-    Args:
-        tokenizer: Any tokenizer.
     """
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
         return None  # these match anywhere in a text, across units

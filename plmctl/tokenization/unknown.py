@@ -75,10 +75,6 @@ class Unknown:
     def report(self, what: str, tokenizer: str) -> str | None:
         """A line that says how much of a text is unknown; None: hardly anything.
 
-        Args:
-            what: The text.
-            tokenizer: The name of the tokenizer.
-
         Raises:
             DataError: Nearly all of it is.
         """
@@ -174,7 +170,6 @@ def report_text(
 
     Args:
         manifest: Of token stores.
-        tokenizer: The name of the tokenizer.
         say: Called with each line.
         name: Of a text among several.
 

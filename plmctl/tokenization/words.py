@@ -91,7 +91,6 @@ def marked_starts(text: str, offsets: Sequence[tuple[int, int]], words: Ints) ->
     both words are one here: they can only be masked together. A line end also ends a word.
 
     Args:
-        text: The text.
         offsets: The characters of each token. Tokens can share a character if each has some of its
             bytes.
         words: [W] characters where words start.
@@ -132,7 +131,6 @@ def starts_within(
         starts: Where the pre-tokenizer's words start, one per token.
         offsets: The characters of each token in the joined texts, [tokens, 2]. Tokens can share a
             character if each has some of its bytes.
-        texts: The texts.
         marks: Whether punctuation marks are words.
         segmented: Whether several Chinese characters are one word if jieba says so.
     """

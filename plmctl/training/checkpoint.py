@@ -182,7 +182,6 @@ def load_weights(folder: Path, network: nn.Module, *, averaged: bool = False) ->
     """Load a checkpoint's weights into a network, in place.
 
     Args:
-        folder: The checkpoint.
         network: The same network.
         averaged: Load the average of the weights instead, if the checkpoint has one.
 
@@ -267,7 +266,6 @@ class Retention:
         """Whether a checkpoint is kept.
 
         Args:
-            step: Its step.
             steps: The steps of all checkpoints, ascending.
             best: The step with the lowest validation loss.
         """
@@ -298,7 +296,6 @@ class Checkpoints:
         """Write a state; then delete checkpoints that retention does not keep.
 
         Args:
-            state: The state.
             journal: How much of ``metrics.jsonl`` belongs to it.
 
         Raises:
@@ -508,7 +505,6 @@ class Saver:
     Leaving the context waits for the save, except after a second Ctrl-C.
 
     Args:
-        checkpoints: The checkpoints of the run.
         journal: Flushed before every checkpoint; it logs the save.
         async_save: Whether training continues while a checkpoint is written.
         writes: Whether this process writes; others take part in gathering a sharded state.

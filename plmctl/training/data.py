@@ -134,7 +134,6 @@ def auto_micro_batch(configured: int | str, rows: int, seq_len: int, device: str
     """Rows per forward: the configured number, or as many as keep the device busy.
 
     Args:
-        configured: A number, or "auto".
         rows: This process's rows in a step.
         seq_len: Length of a row.
         device: "cpu", "cuda" or "mps".
@@ -727,9 +726,6 @@ Taken = tuple[int, Phase, list[Batch]]
 
 class StepLoader:
     """The micro-batches of each step, in order; after a rollback or with other sizes too.
-
-    Args:
-        plan: The steps.
 
     Attributes:
         seconds: How long the loop has waited for data.

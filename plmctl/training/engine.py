@@ -204,8 +204,6 @@ def of_training(
     computed in float32 on a CPU.
 
     Args:
-        compute: The config's.
-        folder: The run folder.
         peers: The processes of the run; None: there is one.
         fp16: Whether the network can be trained in fp16, and the run can.
 
@@ -349,7 +347,6 @@ def make_optimizer(config: OptimizerConfig, network: nn.Module, *, fused: bool) 
     """A new optimizer over the parameters that require gradients.
 
     Args:
-        config: The config of any optimizer.
         network: Its parameters are optimized.
         fused: One kernel for all parameters, if the optimizer has one; it pays on a GPU.
     """

@@ -279,7 +279,6 @@ class Journal:
     """The log of a run; after a resume it has no gap and no step twice.
 
     Args:
-        run: The run folder.
         title: Title of the progress display.
         baseline: The losses of token frequencies alone, by term (``run.frequencies``).
         total_steps: Steps of the whole run.

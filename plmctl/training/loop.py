@@ -79,7 +79,6 @@ class Guard:
         """What to do with a step whose gradient is computed and not yet applied, and why.
 
         Args:
-            done: The step.
             progress: Before it.
             scaled: fp16: the gradient scaler handles an infinite gradient: it skips the update and
                 halves its scale.
@@ -262,7 +261,6 @@ def train(
     Args:
         engine: Network and optimizer.
         plan: The steps.
-        checkpoints: The checkpoints of the run.
         journal: Its log.
         validate: Returns the validation metrics.
         watch: Keeps the weights with the best metric, and may end the run early.
@@ -505,8 +503,6 @@ def _synchronise(
     """Copy the losses of steps to the host, and decide about each step in order.
 
     Args:
-        run: The run.
-        pending: The steps.
         applied: Whether their updates were made; otherwise there is one step, and it is applied
             here if it is good.
 

@@ -200,7 +200,6 @@ def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:
         engine: Network and optimizer at the start of training.
         plan: With a first guess of its micro-batches.
         journal: Records the sizes.
-        folder: The run's.
     """
     if not plan.auto_micro_batch or engine.accelerator.device.type != "cuda":
         return plan

@@ -143,7 +143,6 @@ def course(train: TrainConfig, phase_steps: Sequence[int] | None = None) -> Cour
     """The steps of a config.
 
     Args:
-        train: The config.
         phase_steps: Steps of each phase; None: the config's own, which a budget does not have.
     """
     sizes: list[Sizes] = []
@@ -201,7 +200,6 @@ def nearest_step(seen: Callable[[int], float], mark: float, steps: int) -> int |
 
     Args:
         seen: What has been seen after a number of steps; it grows.
-        mark: The amount.
         steps: Steps of the run. A mark at most a step after the end is the last step.
     """
     after = bisect_left(range(steps + 1), mark, key=seen)

@@ -47,7 +47,6 @@ class Trackers:
     """All trackers of a run.
 
     Args:
-        run: The run folder.
         names: As Accelerate has them, or as a class was registered there.
 
     Raises:

@@ -69,10 +69,8 @@ class _Partial(PartialEncoder):
         Args:
             hidden_states: [B, L, H].
             attention_mask: [B, 1, L, L].
-            *rest: As transformers'.
             real: What is not padding; the output is 0 elsewhere.
             wanted_BQ: [B, Q] columns of each row: the output is [B, Q, H].
-            **options: As transformers'.
         """
         if real is None and wanted_BQ is None:
             library_layer: Any = super()

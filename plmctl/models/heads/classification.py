@@ -71,7 +71,6 @@ def class_with_head(model: str, config: Any, *, choice: bool = False) -> Any:
 
     Args:
         model: A model folder or Hub id, for messages.
-        config: Its config.
         choice: For multiple choice.
 
     Raises:
@@ -230,7 +229,7 @@ _OF_THE_HEAD = ("num_labels", "id2label", "label2id", "problem_type")
 _NO_ENCODERS = ("openai-gpt", "gpt2", "elmo")
 
 
-class PooledConfig(OwnHeadConfig):  # type: ignore[no-untyped-call]  # theirs
+class PooledConfig(OwnHeadConfig):
     """Config of an encoder and of what is made of its vectors.
 
     Attributes:
@@ -260,7 +259,7 @@ class PooledForSequenceClassification(PreTrainedModel):
         self.encoder = encoder_of(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(self.encoder.config.hidden_size, config.num_labels or 2)
-        self.post_init()  # type: ignore[no-untyped-call]  # theirs
+        self.post_init()
 
     def forward(
         self,
@@ -345,7 +344,6 @@ def check_pooled(model: str, config: Any) -> Any:
 
     Args:
         model: A model folder or Hub id, for messages.
-        config: Its config.
 
     Raises:
         ConfigError: The family has no encoder to pool.

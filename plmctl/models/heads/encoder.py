@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig
 from plmctl.models.load import Start, load_network, report_or_refuse
 
 
-class OwnHeadConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # theirs
+class OwnHeadConfig(PreTrainedConfig):
     """Config of an encoder and of the head over it.
 
     Attributes:

@@ -32,7 +32,7 @@ class AlbertForAnswerOrNone(AlbertPreTrainedModel):
         self.none_dense = nn.Linear(2 * width, width)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
         self.none = nn.Linear(width, 1, bias=False)
-        self.post_init()  # type: ignore[no-untyped-call]  # theirs
+        self.post_init()
 
     def forward(
         self, *, allowed: Tensor, start_positions: Tensor | None = None, **inputs: Tensor

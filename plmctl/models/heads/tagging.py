@@ -91,10 +91,10 @@ class MixedConfig(OwnHeadConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         if isinstance(self.encoder, dict):
             self.encoder = self.of_encoder()
-        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]  # theirs
+        super().__post_init__(**kwargs)
 
 
-class MixedForTokenClassification(PreTrainedModel):  # type: ignore[no-untyped-call]  # theirs
+class MixedForTokenClassification(PreTrainedModel):
     """An encoder, the mix of its layers, dropout, and a linear layer per token."""
 
     config_class = MixedConfig
@@ -110,7 +110,7 @@ class MixedForTokenClassification(PreTrainedModel):  # type: ignore[no-untyped-c
         self.mix = ScalarMix(inner.num_hidden_layers + 1)
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(inner.hidden_size, len(config.id2label or ()))
-        self.post_init()  # type: ignore[no-untyped-call]  # theirs
+        self.post_init()
 
     def forward(
         self,
@@ -135,7 +135,7 @@ class MixedForTokenClassification(PreTrainedModel):  # type: ignore[no-untyped-c
             init.zeros_(module.weights)
             init.ones_(module.gamma)
         else:
-            super()._init_weights(module)  # type: ignore[no-untyped-call]  # theirs
+            super()._init_weights(module)
 
 
 AutoConfig.register(MixedConfig.model_type, MixedConfig)

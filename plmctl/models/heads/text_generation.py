@@ -39,7 +39,6 @@ def load_writer(
     """GPT-1, GPT-2 or GPT-3 with its language-model head, in float32.
 
     Args:
-        start: The model that it starts from.
         changes: Fields of its config to set.
         new_ids: The ids of tokens that finetuning adds to the vocabulary (GPT-1).
     """
@@ -179,7 +178,7 @@ def generate_rows(
 def _without_own_settings(model: Any) -> Iterator[None]:
     """No default settings meanwhile: generate() takes from them what a call does not set."""
     own = model.generation_config
-    model.generation_config = GenerationConfig()  # type: ignore[no-untyped-call]  # theirs
+    model.generation_config = GenerationConfig()
     try:
         yield
     finally:
@@ -205,7 +204,7 @@ def _generation_config(model: Any, search: Search, special: SpecialIds) -> Gener
             "length_penalty": search.length_penalty,
             "early_stopping": search.early_stopping,
         }
-    return GenerationConfig(  # type: ignore[no-untyped-call]  # theirs
+    return GenerationConfig(
         max_new_tokens=search.max_new_tokens,
         do_sample=False,
         no_repeat_ngram_size=search.no_repeat_ngram or None,

@@ -442,8 +442,6 @@ def _changes(
     """What was beside an occurrence of the pair is beside the new symbol.
 
     Args:
-        pair: The pair.
-        new: Its symbol.
         total: How often it occurred.
         before: How often each symbol was on its left, by the symbols at that time: "abab" has the
             new symbol before the second occurrence.
