@@ -14,15 +14,10 @@ from typing import TYPE_CHECKING, Any
 from plmctl import __version__, hub
 from plmctl.cpus import usable_cpus
 from plmctl.reporting.tables import metrics_table, rows_table
-from plmctl.run.configs import PretrainConfig
+from plmctl.run.configs import PretrainConfig, RunConfig
 from plmctl.run.display import show_result
-from plmctl.run.preflight import (
-    RunConfig,
-    check_network,
-    finetune_preflight,
-    resolve_compute,
-    stand_in,
-)
+from plmctl.run.machine import resolve_compute
+from plmctl.run.preflight import check_network, finetune_preflight, stand_in
 from plmctl.versions import installed_version, tested_versions
 
 if TYPE_CHECKING:

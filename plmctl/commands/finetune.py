@@ -31,6 +31,7 @@ from plmctl.families.base import get_family
 from plmctl.files import is_model
 from plmctl.hashing import digest_of_present, model_hashes
 from plmctl.run import launch
+from plmctl.run.agreement import agree_on_start, agree_on_text, check_ready
 from plmctl.run.budget import save_at_steps
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say, show_result
@@ -44,18 +45,9 @@ from plmctl.run.folder import (
     write_environment,
     write_results,
 )
+from plmctl.run.machine import compute_of, failure_handling, retention
 from plmctl.run.network import network_facts
-from plmctl.run.preflight import (
-    PreparedFinetuning,
-    agree_on_start,
-    agree_on_text,
-    check_ready,
-    compute_of,
-    failure_handling,
-    finetune_preflight,
-    retention,
-    run_progress,
-)
+from plmctl.run.preflight import PreparedFinetuning, finetune_preflight, run_progress
 from plmctl.tasks._elmo import reads_characters
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
 from plmctl.tokenization.unknown import UnknownCounter, sampled

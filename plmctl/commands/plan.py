@@ -32,15 +32,9 @@ from plmctl.run.configs import PretrainConfig
 from plmctl.run.costs import Sizes, network_sizes, phase_flops, state_memory
 from plmctl.run.display import say, show_result
 from plmctl.run.launch import world_size
+from plmctl.run.machine import compute_of, resolve_compute
 from plmctl.run.network import make_network
-from plmctl.run.preflight import (
-    Prepared,
-    check_network,
-    compute_of,
-    preflight,
-    resolve_compute,
-    stand_in,
-)
+from plmctl.run.preflight import Prepared, check_network, preflight, stand_in
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab
 from plmctl.training.schedule import course

@@ -31,6 +31,7 @@ from plmctl.reporting.card import model_card
 from plmctl.reporting.report import write_report
 from plmctl.reporting.tables import metrics_table
 from plmctl.run import launch
+from plmctl.run.agreement import agree_on_start, agree_on_text, check_ready
 from plmctl.run.budget import (
     Decision,
     SampleCosts,
@@ -58,20 +59,9 @@ from plmctl.run.folder import (
 )
 from plmctl.run.frequencies import frequency_losses
 from plmctl.run.launch import Place
+from plmctl.run.machine import compute_of, failure_handling, retention
 from plmctl.run.network import make_network, network_facts, starts_from_text
-from plmctl.run.preflight import (
-    Prepared,
-    agree_on_start,
-    agree_on_text,
-    check_machine,
-    check_ready,
-    check_text,
-    compute_of,
-    failure_handling,
-    preflight,
-    retention,
-    run_progress,
-)
+from plmctl.run.preflight import Prepared, check_machine, check_text, preflight, run_progress
 from plmctl.tokenization.encode import Encoder
 from plmctl.training import loop
 from plmctl.training.average import Average, averaging

@@ -31,10 +31,9 @@ from plmctl.files import reserved, writing
 from plmctl.formatting import printable
 from plmctl.reporting.tables import rows_table
 from plmctl.run.budget import copy_decision
-from plmctl.run.configs import PretrainConfig, load
+from plmctl.run.configs import PretrainConfig, RunConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.run.launch import descendants
-from plmctl.run.preflight import RunConfig
 
 if TYPE_CHECKING:
     from plmctl.training.loop import Plan

@@ -253,6 +253,9 @@ class FinetuneConfig(KindConfig):
 # --- Evaluation ---
 
 
+RunConfig = PretrainConfig | FinetuneConfig
+
+
 class EvalComputeConfig(ComputeConfig):
     """The device, and how it computes."""
 

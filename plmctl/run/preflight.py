@@ -2,17 +2,14 @@
 
 ``run_progress`` refuses a run folder that this run cannot use. ``preflight`` checks the config of a
 pretraining, ``finetune_preflight`` that of a finetuning; both return what they opened and made on
-the way. Of several processes, ``agree_on_start``, ``agree_on_text`` and ``check_ready`` refuse what
-differs between them, before the first step. ``check_text`` refuses text that the objective cannot
-mask, once there is text. ``resolve_compute`` says what a run uses of this machine, by the rules
-that the run itself follows.
+the way. ``check_text`` refuses text that the objective cannot mask, once there is text. What the
+processes of a run must agree on is in ``agreement.py``, what a run uses of this machine in
+``machine.py``.
 """
 
 from __future__ import annotations
 
-import platform
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,22 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl import registry
-from plmctl.config.load import difference
-from plmctl.config.sections import CheckpointConfig, ComputeConfig, MaskingConfig
+from plmctl.config.sections import ComputeConfig, MaskingConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.cpus import usable_cpus, usable_memory
-from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.errors import ConfigError
 from plmctl.examples.masking import count_exact
 from plmctl.examples.spans import budget
-from plmctl.families.base import get_family, trains_in_fp16
+from plmctl.families.base import get_family
 from plmctl.files import model_of_run
 from plmctl.hub import local, refuse_unreachable
 from plmctl.objectives.base import Objective, get_objective
 from plmctl.run import launch
-from plmctl.run.configs import FinetuneConfig, PretrainConfig
+from plmctl.run.configs import FinetuneConfig, PretrainConfig, RunConfig
 from plmctl.run.costs import network_sizes, state_memory
 from plmctl.run.display import say
-from plmctl.run.folder import check_run, is_finished, is_trained, versions
+from plmctl.run.folder import check_run, is_finished, is_trained
 from plmctl.run.network import (
     NOT_OF_NETWORK,
     fields_set,
@@ -52,14 +48,6 @@ from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
-
-    from plmctl.training.checkpoint import Retention
-    from plmctl.training.engine import Engine
-    from plmctl.training.loop import Plan
-    from plmctl.training.peers import Peers
-
-
-RunConfig = PretrainConfig | FinetuneConfig
 
 
 # --- The run folder: is there something left to do? ---
@@ -653,264 +641,3 @@ def word_sizes(store: TokenStore) -> NDArray[np.int64]:
     starts = store.word_starts(first[:, None] + np.arange(size))
     starts[:, 0] = True  # of a word that begins before, the tokens inside count
     return np.diff(np.append(np.flatnonzero(starts), starts.size))
-
-
-# --- Several processes: what must agree between them ---
-
-
-def agree_on_start(
-    peers: Peers, config: RunConfig, progress: Progress, options: Sequence[str]
-) -> Progress:
-    """How far the run is, as the main process sees it; called by all processes.
-
-    Args:
-        progress: How far it is by the folder that this process sees.
-        options: Of the command.
-
-    Raises:
-        ConfigError: Versions, configs or options differ between the processes.
-    """
-    if peers.world == 1:
-        return progress
-    facts = {
-        "host": platform.node(),
-        "versions": {"python": platform.python_version(), **versions()},
-        "config": config.model_dump_json(),
-        "options": list(options),
-        "progress": progress,
-    }
-    everybody = peers.compare("start", facts)
-    first = everybody[0]
-    for rank, other in enumerate(everybody):
-        differs = [
-            name
-            for name in _SAME_VERSIONS
-            if first["versions"].get(name) != other["versions"].get(name)
-        ]
-        if differs:
-            others, wanted = (
-                ", ".join(f"{name} {one['versions'].get(name)}" for name in differs)
-                for one in (other, first)
-            )
-            raise ConfigError(
-                f"{_who(rank, other)} has {others}, but {_who(0, first)} has {wanted}",
-                f"install the same versions on every machine: {_install(first, differs)}",
-            )
-        changed = [
-            line
-            for line in difference(
-                *(type(config).model_validate_json(c["config"]) for c in (first, other))
-            )
-            if not line.startswith(_MAY_DIFFER)
-        ]
-        if other["options"] != first["options"]:
-            shown = (" ".join(one["options"]) or "none" for one in (first, other))
-            changed.append(f"options: {' -> '.join(shown)}")
-        if changed:
-            raise ConfigError(
-                f"{_who(rank, other)} has another config than process 0 on {first['host']}:\n  "
-                + "\n  ".join(changed),
-                "run the same command with the same file on every machine",
-            )
-    agreed: Progress = first["progress"]
-    return agreed
-
-
-_SAME_VERSIONS = ("plmctl", "torch", "transformers", "tokenizers")
-
-_MAY_DIFFER = (
-    "run:",
-    "launch.address:",
-    "launch.machine:",
-    "launch.processes:",
-    "launch.timeout:",
-    "compute.threads:",
-    "compute.workers:",
-)
-
-
-def _install(facts: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The command that installs packages in the versions of a process."""
-    versions = ((name, facts["versions"][name].partition("+")[0]) for name in names)
-    return "pip install " + " ".join(f"{name}=={version}" for name, version in versions)
-
-
-def _who(rank: int, facts: Mapping[str, Any]) -> str:
-    return f"process {rank} on {facts['host']}"
-
-
-def agree_on_text(peers: Peers, hashes: Mapping[str, str | None]) -> None:
-    """Refuse other data, tokenizers or models than the main process has; called by all processes.
-
-    Args:
-        hashes: Of what the run is made from, as this process sees it.
-
-    Raises:
-        DataError: They differ.
-    """
-    everybody = peers.compare("text", {"host": platform.node(), "hashes": dict(hashes)})
-    first = everybody[0]
-    for rank, other in enumerate(everybody):
-        for name, digest in first["hashes"].items():
-            if other["hashes"].get(name) != digest:
-                raise DataError(
-                    f"{_who(rank, other)} has another {name} (hash {other['hashes'].get(name)}) "
-                    f"than process 0 on {first['host']} ({digest})",
-                    f"copy the {name} to every machine, byte for byte, or use a shared folder",
-                )
-
-
-def check_ready(peers: Peers, engine: Engine, plan: Plan, folder: Path) -> None:
-    """Refuse what would fail later, or in one process only; called by all processes.
-
-    Every process sees the checkpoint that the run resumes from; the disk has room for another one;
-    the largest batch fits in every process.
-
-    Args:
-        engine: Network and optimizer before the first step.
-        plan: The steps, with their micro-batches.
-
-    Raises:
-        ConfigError: A process does not see the checkpoint.
-        PlmError: The disk is full, or a batch does not fit.
-    """
-    from plmctl.training.checkpoint import newest_manifest
-    from plmctl.training.memory import too_large
-
-    size = sum(p.numel() * p.element_size() for p in engine.trained().network.parameters())
-    if peers.world == 1:
-        _refuse_full(f"{folder}", shutil.disk_usage(folder).free, size)
-        return
-    checkpoint, manifest = newest_manifest(folder / "checkpoints")
-    facts = {
-        "host": platform.node(),
-        "checkpoint": checkpoint,
-        "manifest": manifest,
-        "too large": too_large(engine, plan),
-        "free": shutil.disk_usage(folder).free if peers.rank == 0 else None,
-    }
-    everybody = peers.compare("ready", facts)
-    first = everybody[0]
-    for rank, other in enumerate(everybody):
-        if first["checkpoint"] and other["manifest"] != first["manifest"]:
-            raise ConfigError(
-                f"{_who(rank, other)} does not see {folder / 'checkpoints' / first['checkpoint']}, "
-                f"from which process 0 on {first['host']} resumes",
-                f"{folder.absolute()} must be a shared folder to resume on several machines; or "
-                "copy its checkpoints and metrics.jsonl to the same place on every machine",
-            )
-        if other["too large"] is not None:
-            raise PlmError(
-                f"{_who(rank, other)}: a micro-batch of {other['too large']} does not fit in "
-                "memory",
-                "set train.micro_batch_size to half of that; the result is the same",
-            )
-        if other["free"] is not None:
-            _refuse_full(f"{_who(rank, other)}: {folder}", other["free"], size)
-
-
-def _refuse_full(where: str, free: int, size: int) -> None:
-    """Refuse a disk without room for the weights."""
-    if free < size:
-        raise PlmError(
-            f"{where}: the disk has {free / 1e6:,.1f} MB free, and the weights alone of a "
-            f"checkpoint need {size / 1e6:,.1f} MB",
-            "free some space, or name another folder with `run=...`",
-        )
-
-
-# --- What a run uses of this machine: device, kernels and processes ---
-
-
-def compute_of(config: RunConfig, model_type: str, peers: Peers | None = None) -> ComputeConfig:
-    """A run's ``compute`` with its precision decided; see ``of_training``.
-
-    Args:
-        model_type: transformers' name of the architecture.
-        peers: The processes of the run; None: there is one.
-    """
-    from plmctl.training.engine import of_training
-
-    fp16 = trains_in_fp16(model_type) and config.launch.strategy != "fsdp"
-    return of_training(config.compute, Path(config.run), peers, fp16=fp16)
-
-
-def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, Any]:
-    """Device, kernels and processes of a run, by the rules that the run itself follows.
-
-    Args:
-        network: transformers' config of its network.
-
-    Raises:
-        ConfigError: The config requires what this machine does not have.
-    """
-    import torch
-
-    from plmctl.models.fast import CPU_ATTENTION
-    from plmctl.training.data import auto_micro_batch
-    from plmctl.training.engine import (
-        compiles,
-        for_finetuning,
-        make_accelerator,
-        precision_of,
-    )
-
-    processes = launch.world_size(config.launch, config.compute.device)
-    accelerator = make_accelerator(compute_of(config, network.model_type))
-    device = accelerator.device.type
-    if isinstance(config, PretrainConfig):
-        compute, loaded = config.compute, config.model.init_from is not None
-        lengths = [phase.seq_len for phase in config.train.phases]
-    else:
-        compute, loaded = for_finetuning(config.compute), True
-        lengths = [config.train.max_length]
-    sharded = config.launch.shards(processes)
-    compiled = compiles(compute, device, network.model_type, sharded=sharded)
-    attention = str(compute.attention)
-    if attention == "auto":
-        attention = "sdpa" if loaded else str(network._attn_implementation or "eager")
-        if network.model_type == "elmo":
-            attention = "none (LSTM)"
-        elif attention == "sdpa" and device == "cpu" and not compiled:
-            attention = f"{CPU_ATTENTION} (with fast dropout)"
-    sequences = -(-config.train.batch_size // processes)
-    wanted = config.train.micro_batch_size
-    sizes = [auto_micro_batch(wanted, sequences, length, device) for length in lengths]
-    workers = compute.workers
-    return {
-        "device": device,
-        "precision": precision_of(accelerator),
-        "compile": compiled,
-        "checkpoint_activations": compute.checkpoint_activations,
-        "attention": attention,
-        "threads": torch.get_num_threads(),
-        "processes": processes,
-        "strategy": "fsdp" if sharded else "ddp",
-        "workers": workers if isinstance(workers, int) else (2 if device == "cuda" else 0),
-        "micro_batch_size": sizes[0] if len(set(sizes)) == 1 else sizes,  # one per phase
-    }
-
-
-# --- Saving and failure handling, as the loop takes them ---
-
-
-def retention(config: CheckpointConfig, at: frozenset[int] = frozenset()) -> Retention:
-    """Which checkpoints are kept; ``at``: the steps of ``checkpoint.at``."""
-    from plmctl.training.checkpoint import Retention
-
-    return Retention(config.keep, config.keep_every, config.keep_best, at)
-
-
-def failure_handling(config: RunConfig) -> dict[str, Any]:
-    """Fields of a ``Plan``: when to save, and what to do if a step fails."""
-    from plmctl.training.loop import Guard
-
-    return {
-        "save_every": config.checkpoint.every,
-        "save_best": config.checkpoint.keep_best,
-        "async_save": config.checkpoint.background,
-        "guard": Guard(**config.divergence.model_dump()),
-        # A process cannot try a step of a sharded network alone.
-        "auto_micro_batch": config.train.micro_batch_size == "auto"
-        and config.launch.strategy == "ddp",
-    }

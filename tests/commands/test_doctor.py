@@ -9,7 +9,8 @@ import torch
 
 from plmctl.commands import doctor
 from plmctl.corpus import sample
-from plmctl.run.preflight import preflight, resolve_compute
+from plmctl.run.machine import resolve_compute
+from plmctl.run.preflight import preflight
 from plmctl.training.engine import make_accelerator, make_engine
 from tests.commands.conftest import run_main
 

@@ -19,8 +19,8 @@ from plmctl.config.sections import LaunchConfig
 from plmctl.config.units import Duration
 from plmctl.errors import DataError, PlmError, Preempted
 from plmctl.models.batch import Batch
+from plmctl.run.agreement import agree_on_start, agree_on_text
 from plmctl.run.configs import PretrainConfig
-from plmctl.run.preflight import agree_on_start, agree_on_text
 from plmctl.training.data import training_batches
 from plmctl.training.peers import COMPUTING, FINISHING, LOADING, PREPARING, Peers, Work
 
