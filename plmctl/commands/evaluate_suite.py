@@ -16,15 +16,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.evaluate import kept_results
+from plmctl.commands.evaluate import evaluated, kept_results
+from plmctl.commands.finetune import made_from
 from plmctl.commands.finetune_grid import (
     ProtocolRun,
     check_unfinished,
     compare_settings,
-    finish_all,
+    finetune_all,
     protocol_runs,
-    refuse_changed,
-    some_failed,
 )
 from plmctl.commands.suite_parts import (
     LabelledFile,
@@ -33,7 +32,6 @@ from plmctl.commands.suite_parts import (
     part_scores,
     parts_of,
     planned_parts,
-    run_parts,
     write_submission,
 )
 from plmctl.config.load import find_config
@@ -55,6 +53,7 @@ from plmctl.run.folder import (
     write_results,
 )
 from plmctl.run.preflight import check_model
+from plmctl.run.several import finish_all, refuse_changed, some_failed
 from plmctl.suites.base import Recipe, Suite, SuiteTask, get_suite
 from plmctl.tasks.base import ScoredConfig
 
@@ -111,14 +110,15 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     runs_of_task = _protocol_runs(planned, request)
     configs = [run.config for runs in runs_of_task.values() for run in runs]
     if not request.fresh:
-        refuse_changed(configs, "or add --fresh, which moves the suite's folder aside")
+        refuse_changed(configs, made_from, "or add --fresh, which moves the suite's folder aside")
     check_unfinished(configs)
     open_run(config, config.run, fresh=request.fresh)
     count = len(configs) + len(part_runs)
     names = [*(one.part.name for one in part_runs), *runs_of_task]
     say(f"{request.suite}: {_names(names)}, {count} run{'s' if count > 1 else ''}")
     with AtWork(Path(config.run)) as work:
-        failed = run_parts(part_runs) | finish_all(configs, request.jobs)
+        failed = finish_all([one.config for one in part_runs], evaluated)
+        failed |= finetune_all(configs, request.jobs) if configs else {}
         document = suite_scores(config, suite, family, planned, runs_of_task, part_runs)
         work.promise([f"eval/{request.suite}.json"])
         write_results(Path(config.run), request.suite, document)
