@@ -201,7 +201,7 @@ def write_submission(
     Returns:
         The path; None if the suite has no leaderboard, or nothing is finished.
     """
-    if type(suite).submission is Suite.submission:
+    if suite.leaderboard is None:
         return None
     predictions: dict[str, dict[str, Sequence[str | int]]] = {}
     for one in parts:

@@ -58,6 +58,8 @@ class Family(ABC):
         MODEL_TYPE: transformers' name of the architecture, by which a folder is recognised; empty:
             its folders are recognised as another family's (GPT-3 as GPT-2, SpanBERT as BERT).
         ENCODER_DECODER: Whether it has an encoder and a decoder.
+        ANSWERS: How it answers the rows of a finetuning, by which suites choose recipes: "labels"
+            and "spans" of the text by a head, "text" that it writes, labels over "frozen" layers.
         FP16: Whether its networks can be trained in fp16, whose largest number is 65,504.
     """
 
@@ -75,6 +77,7 @@ class Family(ABC):
     UNUSED_POSITIONS: ClassVar[int] = 0
     MODEL_TYPE: ClassVar[str] = ""
     ENCODER_DECODER: ClassVar[bool] = False
+    ANSWERS: ClassVar[tuple[str, ...]] = ("labels", "spans")
     FP16: ClassVar[bool] = True
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
