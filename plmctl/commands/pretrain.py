@@ -310,9 +310,7 @@ def examples_of(prepared: Prepared, corpus: Corpus, seq_len: int) -> StoreExampl
     if isinstance(corpus, MixedStore):
         sources = [examples_of(prepared, store, seq_len) for store in corpus.stores]
         return mixture(corpus.names, sources, corpus.weights, config.seed)
-    examples: StoreExamples = prepared.objective.make(
-        config.objective, corpus, prepared.vocab, seq_len, config.seed
-    )
+    examples = prepared.objective.over(corpus, prepared.vocab, seq_len, config.seed)
     if not len(examples):
         raise DataError(
             f"the corpus has {corpus.num_tokens:,} tokens: not one sequence of {seq_len}",

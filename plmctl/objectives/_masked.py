@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
 
 from plmctl.arrays import Bools, Ints
-from plmctl.config.base import ObjectiveConfig
 from plmctl.config.sections import MaskingConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
@@ -36,10 +35,20 @@ from plmctl.examples.masking import (
     ngram_shares,
     replace,
 )
-from plmctl.examples.packing import CLS, PAD, SEP, Layout, WhiteSpace, block_edges, fill, layout
+from plmctl.examples.packing import (
+    CLS,
+    PAD,
+    SEP,
+    Layout,
+    LineStream,
+    WhiteSpace,
+    block_edges,
+    fill,
+    layout,
+)
 from plmctl.examples.pairing import Pairs, Records, record_type
 from plmctl.hashing import digest_of_json
-from plmctl.objectives.base import Objective
+from plmctl.objectives.base import Objective, ObjectiveExamples
 from plmctl.tokenization.load import TOKEN_NAMES
 
 if TYPE_CHECKING:
@@ -47,6 +56,8 @@ if TYPE_CHECKING:
     from plmctl.models.batch import Batch
     from plmctl.tokenization.load import Vocab
 
+
+M = TypeVar("M", bound=MaskingConfig, covariant=True)
 
 # --- From a layout to a masked batch ---
 
@@ -230,19 +241,22 @@ def special_ids(name: str, vocab: Vocab) -> list[int]:
 # --- Objectives over rows with masked tokens ---
 
 
-class MaskedObjective(Objective):
-    """Predict masked tokens; a subclass lays out the rows."""
+class MaskedObjective(Objective[M]):
+    """Predict masked tokens."""
 
     TOKENS = ROW_TOKENS
 
-    def __init__(self, masker: Masker) -> None:
-        self.masker = masker
-
-    @classmethod
-    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+    def targets_per_token(self) -> float:
         """The share of the tokens that is masked, on average over the run."""
-        assert isinstance(config, MaskingConfig)
-        return config.rate_at(0.5)
+        return self.config.rate_at(0.5)
+
+
+class MaskedExamples(ObjectiveExamples[M]):
+    """Rows with masked tokens; a subclass lays them out."""
+
+    def __init__(self, objective: MaskedObjective[M], masker: Masker) -> None:
+        super().__init__(objective, masker.store)
+        self.masker = masker
 
     @abstractmethod
     def rows(self, passes: Ints, samples: Ints) -> Layout:
@@ -305,6 +319,36 @@ def row_lengths(batch: Batch) -> Ints:
     return np.asarray(batch.inputs["attention_mask"].numpy().sum(axis=1), dtype=np.int64)
 
 
+class MaskedRows(MaskedExamples[M]):
+    """Rows of one stretch of text each.
+
+    Attributes:
+        starts: [N] where each row starts, in the store or in ``lines``.
+        ends: [N].
+        lines: Sentences with their separators, for RoBERTa's packings.
+    """
+
+    def __init__(
+        self,
+        objective: MaskedObjective[M],
+        masker: Masker,
+        starts: Ints,
+        ends: Ints,
+        lines: LineStream | None = None,
+    ) -> None:
+        super().__init__(objective, masker)
+        self.starts, self.ends, self.lines = starts, ends, lines
+
+    def __len__(self) -> int:
+        """Rows in an epoch."""
+        return len(self.starts)
+
+    def rows(self, passes: Ints, samples: Ints) -> Layout:
+        """[CLS] and the text of each sample; with its separators, or with one [SEP] after it."""
+        starts, ends = self.starts[samples], self.ends[samples]
+        return self.lines.layout(starts, ends) if self.lines else layout([starts], [ends])
+
+
 # --- Pairs of segments with a label ---
 
 
@@ -327,7 +371,7 @@ NEXT_SENTENCE = Label(
 """BERT's."""
 
 
-class MaskedPairs(MaskedObjective):
+class MaskedPairs(MaskedExamples[MaskingConfig]):
     """Pairs of segments with masked tokens; the second loss term, if any, predicts their label.
 
     Args:
@@ -335,10 +379,14 @@ class MaskedPairs(MaskedObjective):
         label: What the label of a pair means.
     """
 
-    LOSS_TERMS: ClassVar[tuple[str, ...]] = ("mlm",)
-
-    def __init__(self, masker: Masker, pairs: Callable[[int], Records], label: Label) -> None:
-        super().__init__(masker)
+    def __init__(
+        self,
+        objective: MaskedObjective[MaskingConfig],
+        masker: Masker,
+        pairs: Callable[[int], Records],
+        label: Label,
+    ) -> None:
+        super().__init__(objective, masker)
         self.pairs, self.label = pairs, label
 
     def __len__(self) -> int:
@@ -381,7 +429,7 @@ class MaskedPairs(MaskedObjective):
 
         passes = self.passes(epochs)
         batch = self.masker.batch(self.rows(passes, samples), passes, samples)
-        for term in self.LOSS_TERMS[1:]:
+        for term in self.loss_terms[1:]:
             batch.targets[term] = torch.from_numpy(self.chosen(passes, samples).label)
         return batch
 

@@ -27,7 +27,7 @@ from plmctl.examples.spans import (
     span_shares,
 )
 from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids
-from plmctl.objectives.base import Objective
+from plmctl.objectives.base import Objective, ObjectiveExamples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,26 +65,37 @@ class Config(ObjectiveConfig):
         return self
 
 
-class SpanBoundaryObjective(Objective, config=Config):
-    """Rows of one store: [CLS], sentences of a document, [SEP]; ``seq_len`` counts both."""
+class SpanBoundaryObjective(Objective[Config], config=Config):
+    """Masked spans, whose tokens are predicted twice."""
 
     LOSS_TERMS = ("mlm", "sbo")
     TOKENS = ROW_TOKENS
 
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> SpanRows:
+        """The rows of a store; ``seq_len`` counts [CLS] and [SEP]."""
+        return SpanRows(self, store, vocab, seq_len, seed)
+
+    def targets_per_token(self) -> float:
+        """The share of the tokens that is masked."""
+        return self.config.rate
+
+
+class SpanRows(ObjectiveExamples[Config]):
+    """Rows of one store: [CLS], sentences of a document, [SEP]."""
+
     def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+        self,
+        objective: SpanBoundaryObjective,
+        store: TokenStore,
+        vocab: Vocab,
+        seq_len: int,
+        seed: int,
     ) -> None:
-        self.mask_id, cls, sep, pad = special_ids(config.name, vocab)
+        super().__init__(objective, store)
+        self.mask_id, cls, sep, pad = special_ids(self.config.name, vocab)
         self.specials = {PAD: pad, CLS: cls, SEP: sep}
-        self.config, self.store = config, store
         self.key = int(fold(seed, stream("mask")))
         self.starts, self.ends = document_rows(store, vocab, seq_len - 2)
-
-    @classmethod
-    def targets_per_token(cls, config: ObjectiveConfig) -> float:
-        """The share of the tokens that is masked."""
-        assert isinstance(config, Config)
-        return config.rate
 
     def __len__(self) -> int:
         """Rows in an epoch."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl import registry
+from plmctl.config.base import ObjectiveConfig
 from plmctl.config.sections import ComputeConfig, MaskingConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.cpus import usable_cpus, usable_memory
@@ -27,7 +28,7 @@ from plmctl.examples.spans import budget
 from plmctl.families.base import get_family
 from plmctl.files import model_of_run
 from plmctl.hub import local, refuse_unreachable
-from plmctl.objectives.base import Objective, get_objective
+from plmctl.objectives.base import Objective, get_objective, make_objective
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig, RunConfig
 from plmctl.run.costs import network_sizes, state_memory
@@ -38,7 +39,6 @@ from plmctl.run.network import (
     fields_set,
     folder_tokenizer,
     fresh_model,
-    output_size,
 )
 from plmctl.tasks.base import ScoredConfig, Task, make_task
 from plmctl.tokenization.encode import Encoder
@@ -138,7 +138,7 @@ class Prepared:
 
     Attributes:
         config: The config of the run.
-        objective: Makes the examples and the losses.
+        objective: What the network is trained on.
         encoder: Encodes text for token stores.
         tokenizer: The same tokenizer as transformers has it, exactly as it was saved.
         vocab: Its special ids and its size.
@@ -146,7 +146,7 @@ class Prepared:
     """
 
     config: PretrainConfig
-    objective: type[Objective]
+    objective: Objective[ObjectiveConfig]
     encoder: Encoder
     tokenizer: PreTrainedTokenizerBase
     vocab: Vocab
@@ -176,11 +176,11 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
         check_mark(config.data.word_mark, tokenizer.all_special_tokens)
     vocab = Vocab.of(tokenizer)
     network = check_network(config, vocab)
-    objective = get_objective(config.objective.name)
+    objective = make_objective(config.objective)
     if config.model.init_from is not None:
-        _check_folder(config, network, tokenizer, output_size(config, vocab))
+        _check_folder(config, network, tokenizer, objective.num_outputs(vocab.size))
     longest = max(phase.seq_len for phase in config.train.phases)
-    objective.check(config.objective, tokenizer, network, longest)
+    objective.check(tokenizer, network, longest)
     return Prepared(config, objective, encoder, tokenizer, vocab, network)
 
 
@@ -392,7 +392,7 @@ def _check_tokens(config: PretrainConfig, vocab: Vocab) -> None:
     Raises:
         ConfigError: With the tokens that are missing.
     """
-    needed = get_objective(config.objective.name).TOKENS
+    needed = make_objective(config.objective).TOKENS
     missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) in (None, ())]
     if missing:
         algorithm = get_family(config.model.family).TOKENIZER
@@ -482,7 +482,7 @@ def _check_folder(
             f"{source} has no tokenizer: whether its ids are those of {config.tokenizer} is unknown"
         )
     if not launch.is_worker():  # its launcher has checked them already
-        terms = get_objective(config.objective.name).LOSS_TERMS
+        terms = make_objective(config.objective).LOSS_TERMS
         get_family(config.model.family).load(source, terms, new_heads=lambda heads: None)
 
 
