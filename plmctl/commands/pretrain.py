@@ -61,7 +61,7 @@ from plmctl.run.frequencies import frequency_losses
 from plmctl.run.launch import Place
 from plmctl.run.machine import compute_of, failure_handling, retention
 from plmctl.run.network import make_network, network_facts, starts_from_text
-from plmctl.run.preflight import Prepared, check_machine, check_text, preflight, run_progress
+from plmctl.run.preflight import Prepared, check_machine, preflight, run_progress
 from plmctl.tokenization.encode import Encoder
 from plmctl.training import loop
 from plmctl.training.average import Average, averaging
@@ -230,7 +230,7 @@ def training_examples(prepared: Prepared, text: PreparedText) -> tuple[StoreExam
     config, examples = prepared.config, []
     for phase in config.train.phases:
         for store in stores_of(text.train):
-            check_text(config.objective, store, phase.seq_len)
+            prepared.objective.check_text(store, phase.seq_len)
         examples.append(examples_of(prepared, text.train, phase.seq_len))
         _check_streams(config, examples[-1])
     return tuple(examples)

@@ -87,6 +87,13 @@ class Objective(ABC, Generic[C]):
             ConfigError: With the key and what would fit.
         """
 
+    def check_text(self, store: TokenStore, seq_len: int) -> None:
+        """Refuse training text with which it would not do what the config says.
+
+        Raises:
+            ConfigError: Words are masked, and the text has none or too long ones.
+        """
+
     def targets_per_token(self) -> float:
         """Targets per input token, for estimates of time and memory."""
         return 1.0

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from plmctl.arrays import Ints
 from plmctl.config.base import ObjectiveConfig
+from plmctl.errors import ConfigError
 from plmctl.examples.inspection import Example, Tallies, masked_row, masked_tallies, tally
 from plmctl.examples.keys import Keys, below, fold, stream
 from plmctl.examples.packing import CLS, PAD, SEP, Layout, fill, layout
@@ -26,7 +27,7 @@ from plmctl.examples.spans import (
     replace_spans,
     span_shares,
 )
-from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids
+from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids, word_sizes
 from plmctl.objectives.base import Objective, ObjectiveExamples
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 
 _PLACES = 15  # tokens of a span that its boundaries predict, as published
+_TOO_LONG = 0.5  # share of the text in words of which a span has but a part, which it predicts
 
 
 class Config(ObjectiveConfig):
@@ -74,6 +76,25 @@ class SpanBoundaryObjective(Objective[Config], config=Config):
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> SpanRows:
         """The rows of a store; ``seq_len`` counts [CLS] and [SEP]."""
         return SpanRows(self, store, vocab, seq_len, seed)
+
+    def check_text(self, store: TokenStore, seq_len: int) -> None:
+        """Refuse text in which spans of whole words would only be the beginnings of words.
+
+        Raises:
+            ConfigError: Most of the text is in words with more tokens than a sequence predicts.
+        """
+        if not store.num_tokens:
+            return
+        sizes = word_sizes(store)
+        most = int(budget(np.array([seq_len - 2]), self.config.rate)[0])
+        long = sizes[sizes > most].sum() / sizes.sum()
+        if long > _TOO_LONG:
+            raise ConfigError(
+                f"objective.name: mlm+sbo masks whole words, but {long:.0%} of the tokens are in "
+                f"words of more than {most} tokens, the most that a sequence of {seq_len} predicts",
+                "text without spaces is one long word to this tokenizer; use the objective 'mlm', "
+                "a larger vocabulary, or longer sequences",
+            )
 
     def targets_per_token(self) -> float:
         """The share of the tokens that is masked."""
