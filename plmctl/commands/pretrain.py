@@ -27,6 +27,7 @@ from plmctl.evaluation.samples import held_out_samples, opened_for_samples
 from plmctl.evaluation.scoring import score
 from plmctl.files import is_model, read_json
 from plmctl.hashing import known_sha256, model_hashes
+from plmctl.objectives.base import make_objective
 from plmctl.reporting.card import model_card
 from plmctl.reporting.report import write_report
 from plmctl.reporting.tables import metrics_table
@@ -673,13 +674,15 @@ def _validate(
 
 def _shows_samples(prepared: Prepared, model: PreTrainedModel) -> bool:
     """Whether a run has samples: not ELMo's, which predicts no masked word and writes no text."""
-    able = prepared.vocab.mask is not None or model.can_generate()
+    kind = prepared.objective.SAMPLES
+    able = kind == "fill-mask" or (kind is not None and model.can_generate())
     return able and prepared.config.log.samples > 0
 
 
 def _samples_of(model: LoadedModel, config: PretrainConfig, text: PreparedText) -> dict[str, Any]:
     held_out = stores_of(text.valid or text.train)[0]
-    return held_out_samples(model, held_out, config.seed, config.objective.name, config.log.samples)
+    objective = make_objective(config.objective)
+    return held_out_samples(model, held_out, config.seed, objective, config.log.samples)
 
 
 def _sampler(engine: Engine, prepared: Prepared, text: PreparedText) -> loop.Sample | None:

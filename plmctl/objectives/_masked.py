@@ -25,7 +25,7 @@ from plmctl.examples.inspection import (
     merge,
     pair_tallies,
 )
-from plmctl.examples.keys import Keys, fold, stream
+from plmctl.examples.keys import Keys, below, fold, stream
 from plmctl.examples.masking import (
     Treatment,
     choose,
@@ -252,6 +252,11 @@ class MaskedObjective(Objective[M]):
     """Predict masked tokens."""
 
     TOKENS = ROW_TOKENS
+    SAMPLES = "fill-mask"
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints] | None:
+        """See ``masked_word``."""
+        return masked_word(ids, starts, key, vocab)
 
     def check_text(self, store: TokenStore, seq_len: int) -> None:
         """Refuse text with which whole-word masking would not do what the config says.
@@ -289,6 +294,18 @@ class MaskedObjective(Objective[M]):
     def targets_per_token(self) -> float:
         """The share of the tokens that is masked, on average over the run."""
         return self.config.rate_at(0.5)
+
+
+def masked_word(ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints] | None:
+    """A sentence with a mask for a word of one token, neither its first nor its last."""
+    words = 1 + np.flatnonzero(starts[1:-1] & starts[2:])
+    if not len(words):
+        return None
+    at = int(words[below(key, len(words))])
+    assert vocab.mask is not None
+    masked = ids.copy()
+    masked[at] = vocab.mask
+    return masked, ids[at : at + 1]
 
 
 class MaskedExamples(ObjectiveExamples[M]):

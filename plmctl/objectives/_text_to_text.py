@@ -17,10 +17,10 @@ from plmctl.config.base import ObjectiveConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import Example, Kind, Piece, Tallies, tally
-from plmctl.examples.keys import Keys, fold, permute, stream
+from plmctl.examples.keys import Keys, below, fold, permute, stream
 from plmctl.examples.noise import Ragged, closed, real, runs
 from plmctl.examples.packing import packed, packed_starts, segment_edges
-from plmctl.objectives.base import Objective, ObjectiveExamples
+from plmctl.objectives.base import Objective, ObjectiveExamples, SampleKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,6 +77,17 @@ class TextToText(Objective[T]):
     LOSS_TERMS = ("lm", "z_loss")
     TOKENS: ClassVar[tuple[str, ...]] = ("pad", "eos")
     ENCODER_DECODER = True
+    SAMPLES: ClassVar[SampleKind | None] = "fill-span"
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints]:
+        """A sentinel, if there is one, for two tokens or more of whole words, not the first."""
+        at = np.flatnonzero(starts)
+        after = at[at > 0]
+        first = int(after[below(key, len(after))]) if len(after) else len(ids) // 2
+        ends = at[at >= first + 2]
+        past = int(ends[0]) if len(ends) else len(ids)
+        remaining = np.concatenate([ids[:first], vocab.sentinels[:1], ids[past:]])
+        return remaining.astype(np.int64), ids[first:past]
 
     @abstractmethod
     def shape(self, ids: Ints, lengths: Ints, keys: Keys, specials: Specials) -> Pair:

@@ -6,12 +6,12 @@ One file per objective; what the masked ones share is in ``_masked``, T5's in ``
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 
 from plmctl import registry
-from plmctl.arrays import Ints
+from plmctl.arrays import Bools, Ints
 from plmctl.config.base import ObjectiveConfig
 from plmctl.models.base import StoreExamples
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from plmctl.models.network import Network
     from plmctl.tokenization.load import Vocab
 
+
+SampleKind = Literal["fill-mask", "generation", "fill-span", "deshuffle"]
 
 C = TypeVar("C", bound=ObjectiveConfig, covariant=True)
 
@@ -41,6 +43,7 @@ class Objective(ABC, Generic[C]):
         LOSS_TERMS: Names of the terms of the loss; the network needs a head for each.
         TOKENS: Fields of ``Vocab`` that it requires.
         ENCODER_DECODER: Whether it requires a network with an encoder and a decoder.
+        SAMPLES: What the samples of a run show, which ``sample`` makes; None: a run has none.
         config: What the user has set.
     """
 
@@ -48,6 +51,7 @@ class Objective(ABC, Generic[C]):
     LOSS_TERMS: ClassVar[tuple[str, ...]]
     TOKENS: ClassVar[tuple[str, ...]] = ()
     ENCODER_DECODER: ClassVar[bool] = False
+    SAMPLES: ClassVar[SampleKind | None] = None
 
     def __init_subclass__(cls, config: type[ObjectiveConfig] | None = None) -> None:
         """Set ``Config``; base classes of several objectives have none."""
@@ -108,6 +112,21 @@ class Objective(ABC, Generic[C]):
 
     def teacher(self) -> str | None:
         """The model that the network takes its first weights from, if any."""
+        return None
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints] | None:
+        """A held-out sentence as the model gets it, and the part of it that is hidden.
+
+        Args:
+            ids: [N] tokens of the sentence.
+            starts: [N] whether a word starts at each.
+            key: The random key of this sentence.
+            vocab: The special ids.
+
+        Returns:
+            Token ids of both, without those that stand around every text; None: nothing of this
+            sentence can be hidden.
+        """
         return None
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from plmctl.arrays import Ints
+from plmctl.arrays import Bools, Ints
 from plmctl.config.base import ObjectiveConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
@@ -50,6 +50,7 @@ class CausalLM(Objective[Config], config=Config):
     """Predict the next token."""
 
     LOSS_TERMS = ("lm",)  # the token that it requires depends on the config: see ``check``
+    SAMPLES = "generation"
 
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Windows:
         """The windows of ``seq_len`` tokens of a store.
@@ -66,6 +67,10 @@ class CausalLM(Objective[Config], config=Config):
         from plmctl.tokenization.load import Vocab
 
         self.separator(Vocab.of(tokenizer))
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints]:
+        """The first half of the sentence is continued."""
+        return ids[: len(ids) // 2], ids[len(ids) // 2 :]
 
     def separator(self, vocab: Vocab) -> int | None:
         """The id of the token between documents, if there is one."""

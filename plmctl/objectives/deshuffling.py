@@ -8,12 +8,17 @@ noise density 1).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from plmctl.arrays import Ints
-from plmctl.examples.keys import Keys
+import numpy as np
+
+from plmctl.arrays import Bools, Ints
+from plmctl.examples.keys import Keys, fold
 from plmctl.examples.noise import Ragged, shuffled
 from plmctl.objectives._text_to_text import PackedTextToText, Pair, Specials, TextToTextConfig
+
+if TYPE_CHECKING:
+    from plmctl.tokenization.load import Vocab
 
 
 class Config(TextToTextConfig):
@@ -24,6 +29,12 @@ class Config(TextToTextConfig):
 
 class Deshuffling(PackedTextToText[Config], config=Config):
     """The input is a text in random order, the target the text."""
+
+    SAMPLES = "deshuffle"
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints]:
+        """The tokens of the sentence in random order."""
+        return ids[np.argsort(fold(key, np.arange(len(ids))))], ids
 
     def shape(self, ids: Ints, lengths: Ints, keys: Keys, specials: Specials) -> Pair:
         """The tokens in random order, and as they are."""

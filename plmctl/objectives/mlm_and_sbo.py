@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from plmctl.arrays import Ints
+from plmctl.arrays import Bools, Ints
 from plmctl.config.base import ObjectiveConfig
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import Example, Tallies, masked_row, masked_tallies, tally
@@ -27,7 +27,13 @@ from plmctl.examples.spans import (
     replace_spans,
     span_shares,
 )
-from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids, word_sizes
+from plmctl.objectives._masked import (
+    ROW_TOKENS,
+    document_rows,
+    masked_word,
+    special_ids,
+    word_sizes,
+)
 from plmctl.objectives.base import Objective, ObjectiveExamples
 
 if TYPE_CHECKING:
@@ -72,10 +78,15 @@ class SpanBoundaryObjective(Objective[Config], config=Config):
 
     LOSS_TERMS = ("mlm", "sbo")
     TOKENS = ROW_TOKENS
+    SAMPLES = "fill-mask"
 
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> SpanRows:
         """The rows of a store; ``seq_len`` counts [CLS] and [SEP]."""
         return SpanRows(self, store, vocab, seq_len, seed)
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints] | None:
+        """See ``masked_word``."""
+        return masked_word(ids, starts, key, vocab)
 
     def check_text(self, store: TokenStore, seq_len: int) -> None:
         """Refuse text in which spans of whole words would only be the beginnings of words.

@@ -8,14 +8,17 @@ google-research/text-to-text-transfer-transformer, preprocessors.py (``prefix_lm
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from plmctl.arrays import Ints
+from plmctl.arrays import Bools, Ints
 from plmctl.examples.keys import Keys, below, fold, stream
 from plmctl.examples.noise import compact, real
 from plmctl.objectives._text_to_text import PackedTextToText, Pair, Specials, TextToTextConfig
+
+if TYPE_CHECKING:
+    from plmctl.tokenization.load import Vocab
 
 
 class Config(TextToTextConfig):
@@ -26,6 +29,12 @@ class Config(TextToTextConfig):
 
 class PrefixLM(PackedTextToText[Config], config=Config):
     """The input is the beginning of a text, the target the rest."""
+
+    SAMPLES = "generation"
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints]:
+        """The first half of the sentence is continued."""
+        return ids[: len(ids) // 2], ids[len(ids) // 2 :]
 
     def shape(self, ids: Ints, lengths: Ints, keys: Keys, specials: Specials) -> Pair:
         """Prefixes of 1..n-1 tokens, all equally likely, and the rest."""
