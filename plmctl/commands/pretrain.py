@@ -25,6 +25,7 @@ from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.samples import held_out_samples, opened_for_samples
 from plmctl.evaluation.scoring import score
+from plmctl.families.base import get_family
 from plmctl.files import is_model, read_json
 from plmctl.hashing import known_sha256, model_hashes
 from plmctl.objectives.base import make_objective
@@ -673,9 +674,9 @@ def _validate(
 
 
 def _shows_samples(prepared: Prepared, model: PreTrainedModel) -> bool:
-    """Whether a run has samples: not ELMo's, which predicts no masked word and writes no text."""
-    kind = prepared.objective.SAMPLES
-    able = kind == "fill-mask" or (kind is not None and model.can_generate())
+    """Whether a run has samples: its config, its objective and its family want and make them."""
+    kind, family = prepared.objective.SAMPLES, get_family(prepared.config.model.family)
+    able = family.SAMPLES and (kind == "fill-mask" or (kind is not None and model.can_generate()))
     return able and prepared.config.log.samples > 0
 
 
