@@ -363,3 +363,14 @@ def submit(
         now=now,
         as_json=as_json,
     )
+
+
+@app.command(
+    hidden=True, context_settings={"ignore_unknown_options": True}, epilog=example("plmctl resume")
+)
+def resume(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Say how a run is resumed: there is no such command."""
+    raise ConfigError(
+        "plmctl resume: there is no such command",
+        "run the same command again: it resumes an interrupted run",
+    )

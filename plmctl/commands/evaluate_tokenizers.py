@@ -1,4 +1,4 @@
-"""``plmctl eval TOKENIZER...``: how well tokenizers fit a held-out text, side by side."""
+"""``plmctl compare-tokenizers``: how well tokenizers fit a held-out text, side by side."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -36,8 +36,8 @@ def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json
         if (Path(path) / "config.json").is_file() and not text:
             raise ConfigError(
                 f"{path} is a model folder",
-                f"to score the model: plmctl eval CONFIG model={path}, or a suite (--suite glue); "
-                "to measure its tokenizer: add --text FILE",
+                f"to measure its tokenizer: add --text FILE; to score the model: plmctl eval "
+                f"CONFIG model={path}, or plmctl suite {path} glue",
             )
     lines, source = _lines(paths[0], text)
     document = _measure(paths, lines)

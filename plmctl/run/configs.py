@@ -281,7 +281,7 @@ class EvalConfig(KindConfig):
 
 
 class SuiteConfig(Model):
-    """A suite of finetunings: the arguments of ``plmctl eval MODEL --suite NAME``.
+    """A suite of finetunings: the arguments of ``plmctl suite MODEL NAME``.
 
     Without tasks and seeds: more of them can be added to the same folder.
     """
