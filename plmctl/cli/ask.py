@@ -29,7 +29,7 @@ def export(
 
 @app.command(epilog=example("plmctl push runs/demo/bert my-bert --license mit --dry-run"))
 def push(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a model folder.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or a run folder.")],
     repo: Annotated[
         str,
         typer.Argument(metavar="REPO", help="On the Hub: OWNER/NAME, or NAME for yours."),
@@ -95,7 +95,9 @@ def push(
     epilog=example('plmctl predict runs/demo/bert/model "the congress of the united [MASK]"')
 )
 def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model folder, a run folder or a Hub id.")
+    ],
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="TEXT", help="One text or several.", show_default=False),

@@ -8,6 +8,7 @@ from typing import Any
 
 from plmctl.corpus.document import read_lines
 from plmctl.errors import ConfigError, DataError
+from plmctl.files import model_of_run
 from plmctl.reporting.html import save_page
 from plmctl.reporting.tokenizer_report import tokenizer_page, tokenizer_tables
 from plmctl.run.display import say, show_result
@@ -28,7 +29,7 @@ _SAMPLE_LENGTH = range(40, 160)  # characters
 
 def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json: bool) -> None:
     """Measure, print, and write the page if ``out`` names one."""
-    paths = list(dict.fromkeys(folders))
+    paths = list(dict.fromkeys(model_of_run(folder) for folder in folders))
     for path in paths:
         if not Path(path).is_dir():
             raise ConfigError(f"{path}: not a tokenizer folder", "name only tokenizer folders")
