@@ -53,7 +53,9 @@ def push(
             show_default=False,
         ),
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Only you see it.")] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="Create a private repository.")
+    ] = False,
     checkpoints: Annotated[
         bool,
         typer.Option(
@@ -67,7 +69,9 @@ def push(
         bool,
         typer.Option("--dry-run", help="Print files, sizes and the card; uses no network."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Upload without asking for confirmation.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Upload a model to the Hugging Face Hub.

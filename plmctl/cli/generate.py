@@ -9,7 +9,7 @@ from plmctl.cli.app import Json, app, example
 
 
 class Device(StrEnum):
-    """Where to compute."""
+    """The device to compute on."""
 
     auto = "auto"
     cpu = "cpu"
