@@ -1,7 +1,7 @@
 """``plmctl finetune --seeds`` and ``--grid``: several runs of one config, and one table of them.
 
 The parts in their order: which runs there are, running what is not finished (``run.several``), and
-the comparison of their results. ``plmctl eval --suite`` uses all three.
+the comparison of their results. ``plmctl suite`` uses all three.
 """
 
 from __future__ import annotations
