@@ -41,6 +41,7 @@ class Config(ModelConfig):
 class DistilBert(Family, config=Config):
     """DistilBERT."""
 
+    TITLE = "DistilBERT"
     OBJECTIVE = "distillation"
     TOKENIZER = "wordpiece"
     HEADS = ("mlm", "kl", "cosine")
