@@ -175,16 +175,21 @@ class Family(ABC):
         return fields | dict.fromkeys(self.TOKEN_IDS, pad_id)
 
     @classmethod
-    def init_from_teacher(cls, model: PreTrainedModel, teacher: str) -> None:
-        """Give a student, in place, weights of the network in the folder ``teacher``.
+    def check_teacher(cls, student: PreTrainedConfig, teacher: str) -> None:
+        """Refuse a student that is to start from the weights in the folder ``teacher``.
 
         Raises:
-            ConfigError: The family has no such initialization.
+            ConfigError: They do not fit, or the family has no such initialization.
         """
         raise ConfigError(
-            f"objective.init: the family {cls.__name__} cannot start from a teacher's weights",
+            f"objective.init: the family {cls.name} cannot start from a teacher's weights",
             "use `family: distilbert`, or `init: random`",
         )
+
+    @classmethod
+    def init_from_teacher(cls, model: PreTrainedModel, teacher: str) -> None:
+        """Give a student, in place, weights of a teacher that ``check_teacher`` has passed."""
+        raise NotImplementedError(cls.__name__)
 
     # --- What callers use ---
 

@@ -153,6 +153,8 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
         _check_folder(outline, tokenizer)
     longest = max(phase.seq_len for phase in config.train.phases)
     outline.objective.check(config.objective, tokenizer, outline.network, longest)
+    if (teacher := outline.objective.teacher(config.objective)) is not None:
+        outline.family.check_teacher(outline.network, teacher)
     return Prepared(**vars(outline), encoder=encoder, tokenizer=tokenizer)
 
 
