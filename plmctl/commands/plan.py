@@ -93,7 +93,7 @@ def costs(outline: Outline) -> dict[str, Any]:
     use = resolve_compute(config, outline.family, outline.network)
     steps, mixed = course(config.train), use["precision"] != "fp32"
     # Share of the input tokens at which the vocabulary is predicted, and the length of a decoder's.
-    predicted = outline.objective.targets_per_token(config.objective)
+    predicted = outline.objective.targets_per_token()
     flops = 0.0
     for number, each in enumerate(phase_flops(outline)):
         flops += (steps.tokens[number + 1] - steps.tokens[number]) * each
@@ -225,7 +225,7 @@ def _estimated(outline: Outline, per_token: Sequence[float]) -> list[float]:
     """
     config, sizes = outline.config, network_sizes(outline)
     use = resolve_compute(config, outline.family, outline.network)
-    share = outline.objective.targets_per_token(config.objective)
+    share = outline.objective.targets_per_token()
     processes, micros = world_size(config.launch, config.compute.device), use["micro_batch_size"]
     seconds = []
     for number, flops in enumerate(per_token):

@@ -37,7 +37,7 @@ def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
 def phase_flops(run: Outline) -> tuple[float, ...]:
     """FLOPs per token of each phase."""
     sizes, objective = network_sizes(run), run.objective
-    predicted = objective.targets_per_token(run.config.objective)
+    predicted = objective.targets_per_token()
     output = predicted if objective.ENCODER_DECODER else 1.0
     phases = run.config.train.phases
     return tuple(flops_per_token(sizes, phase.seq_len, output) for phase in phases)
@@ -47,7 +47,7 @@ def network_sizes(run: Outline) -> Sizes:
     """The sizes of a run's network; a new one is made on the meta device, without weights."""
     import torch
 
-    outputs = run.objective.outputs_per_target(run.config.objective, run.outputs)
+    outputs = run.objective.outputs_per_target(run.outputs)
     if run.config.model.init_from is None:
         with torch.device("meta"):
             return run.family.sizes(run.bare_model(), outputs)

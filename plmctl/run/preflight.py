@@ -2,9 +2,8 @@
 
 ``run_progress`` refuses a run folder that this run cannot use. ``preflight`` checks the config of a
 pretraining, ``finetune_preflight`` that of a finetuning; both return what they opened and made on
-the way. ``check_text`` refuses text that the objective cannot mask, once there is text. What the
-processes of a run must agree on is in ``agreement.py``, what a run uses of this machine in
-``machine.py``.
+the way. What the processes of a run must agree on is in ``agreement.py``, what a run uses of this
+machine in ``machine.py``.
 """
 
 from __future__ import annotations
@@ -12,23 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal
 
 from plmctl import registry
 from plmctl.config.base import ModelConfig
-from plmctl.config.sections import ComputeConfig, MaskingConfig
-from plmctl.corpus.store import TokenStore
+from plmctl.config.sections import ComputeConfig
 from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError
-from plmctl.examples.masking import count_exact
-from plmctl.examples.spans import budget
 from plmctl.families.base import Family, family_of, make_family
 from plmctl.files import model_of_run
 from plmctl.hub import local, refuse_unreachable
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.base import get_objective, make_objective
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig, RunConfig
 from plmctl.run.costs import network_sizes, state_memory
@@ -152,8 +145,8 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
     if config.model.init_from is not None:
         _check_folder(outline, tokenizer)
     longest = max(phase.seq_len for phase in config.train.phases)
-    outline.objective.check(config.objective, tokenizer, outline.network, longest)
-    if (teacher := outline.objective.teacher(config.objective)) is not None:
+    outline.objective.check(tokenizer, outline.network, longest)
+    if (teacher := outline.objective.teacher()) is not None:
         outline.family.check_teacher(outline.network, teacher)
     return Prepared(**vars(outline), encoder=encoder, tokenizer=tokenizer)
 
@@ -173,7 +166,7 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
         ConfigError: The family cannot build this network, has no heads for the objective, or the
             network does not support what the config requires of it; the tokenizer lacks a token.
     """
-    family, objective = make_family(config.model), get_objective(config.objective.name)
+    family, objective = make_family(config.model), make_objective(config.objective)
     _check_objective(family, config.objective.name)
     _check_tokens(config, family, vocab)
     _check_numbers(config.model)
@@ -182,7 +175,7 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
     longest = max(phase.seq_len for phase in config.train.phases)
     try:
         with torch.device("meta"):
-            network = fresh_model(config, family, objective, vocab).config
+            network = fresh_model(family, objective, vocab).config
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
     positions = family.positions(network)
@@ -364,7 +357,7 @@ def _check_tokens(config: PretrainConfig, family: Family, vocab: Vocab) -> None:
     Raises:
         ConfigError: With the tokens that are missing.
     """
-    needed = get_objective(config.objective.name).TOKENS
+    needed = make_objective(config.objective).TOKENS
     missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) in (None, ())]
     if missing:
         raise ConfigError(
@@ -516,96 +509,3 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
     if config.lora is not None:
         require_peft()
     return PreparedFinetuning(config, family, task, task.tokenizer(config.model), network)
-
-
-# --- Text: are its word starts good enough for whole-word masking? ---
-
-
-_WINDOWS, _WINDOW = 64, 4096  # number of stretches that are sampled, and tokens in each
-
-# Share of tokens that start a word. English has 0.86 (8,000 ids) to 0.96 (ids learned from little
-# text), Chinese characters have 0.995.
-_ALL_START = 0.99
-
-# Share of the text in words that are too long to be masked.
-_TOO_LONG = 0.2
-_SPANS_TOO_LONG = 0.5  # a truncated span still predicts a part of a long word
-
-
-def check_text(objective: Any, store: TokenStore, seq_len: int) -> None:
-    """Refuse text whose words the objective cannot mask, as ``check_words`` and ``check_spans``."""
-    if isinstance(objective, MaskingConfig):
-        check_words(objective, store, seq_len)
-    elif objective.name == "mlm+sbo":
-        check_spans(objective.rate, store, seq_len)
-
-
-def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
-    """Refuse text with which whole-word masking would not do what the config says.
-
-    Args:
-        store: Knows where words start.
-        seq_len: Length of a full sequence, which limits the length of a word that can be masked.
-
-    Raises:
-        ConfigError: Nearly every token is a word, so that masking words is masking tokens; or much
-            of the text is in words with more tokens than a sequence predicts, which would never be
-            masked.
-    """
-    if config.unit == "token" or not store.num_tokens:
-        return
-    sizes = word_sizes(store)
-    share = len(sizes) / sizes.sum()
-    if config.unit == "word" and share > _ALL_START:
-        raise ConfigError(
-            f"objective.unit: word, but {share:.1%} of the tokens are whole words, so this would "
-            "mask tokens",
-            "for Chinese set `data.words: jieba`, which finds words of several characters, or "
-            "`data.words: marked` for text that is already segmented; otherwise use `unit: token`",
-        )
-    rate = max(config.rate_at(0.0), config.rate_at(1.0))
-    most = int(count_exact(np.array([seq_len]), rate, config.max_predictions)[0])
-    long = sizes[sizes > most].sum() / sizes.sum()
-    if long > _TOO_LONG:
-        raise ConfigError(
-            f"objective.unit: {config.unit}, but {long:.0%} of the tokens are in words of more "
-            f"than {most} tokens, the most that a sequence of {seq_len} predicts: they would never "
-            "be masked",
-            "text without spaces is one long word to this tokenizer; use `unit: token`, a larger "
-            "vocabulary or, if words are only a little longer, longer sequences",
-        )
-
-
-def check_spans(rate: float, store: TokenStore, seq_len: int) -> None:
-    """Refuse text in which spans of whole words would only be the beginnings of words.
-
-    Args:
-        rate: Share of a sequence that is predicted.
-        store: Knows where words start.
-        seq_len: Length of a full sequence, including two special tokens.
-
-    Raises:
-        ConfigError: Most of the text is in words with more tokens than a sequence predicts.
-    """
-    if not store.num_tokens:
-        return
-    sizes = word_sizes(store)
-    most = int(budget(np.array([seq_len - 2]), rate)[0])
-    long = sizes[sizes > most].sum() / sizes.sum()
-    if long > _SPANS_TOO_LONG:
-        raise ConfigError(
-            f"objective.name: mlm+sbo masks whole words, but {long:.0%} of the tokens are in words "
-            f"of more than {most} tokens, the most that a sequence of {seq_len} predicts",
-            "text without spaces is one long word to this tokenizer; use the objective 'mlm', a "
-            "larger vocabulary, or longer sequences",
-        )
-
-
-def word_sizes(store: TokenStore) -> NDArray[np.int64]:
-    """Tokens of each word, in stretches spread evenly over the store."""
-    size = min(_WINDOW, store.num_tokens)
-    count = min(_WINDOWS, store.num_tokens // size)
-    first = np.linspace(0, store.num_tokens - size, count).astype(np.int64)
-    starts = store.word_starts(first[:, None] + np.arange(size))
-    starts[:, 0] = True  # of a word that begins before, the tokens inside count
-    return np.diff(np.append(np.flatnonzero(starts), starts.size))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.config.base import ModelConfig
+from plmctl.config.base import ModelConfig, ObjectiveConfig
 from plmctl.corpus.cooccurrence import embeddings_of
 from plmctl.corpus.store import Corpus
 from plmctl.examples.keys import fold, stream
@@ -36,21 +36,21 @@ class Outline:
     Attributes:
         config: The config of the run.
         family: The network's family, with its options.
-        objective: Makes the examples and the losses.
+        objective: What the network is trained on.
         vocab: The special ids and the size of the tokenizer, or of one that stands in for it.
         network: transformers' config of the network.
     """
 
     config: PretrainConfig
     family: Family
-    objective: type[Objective]
+    objective: Objective[ObjectiveConfig]
     vocab: Vocab
     network: PreTrainedConfig
 
     @property
     def outputs(self) -> int:
         """Ids that the network predicts."""
-        return self.objective.num_outputs(self.config.objective, self.vocab.size)
+        return self.objective.num_outputs(self.vocab.size)
 
     def bare_model(self, new_heads: Callable[[str], None] = say) -> PreTrainedModel:
         """The network with fresh weights or a folder's; ids that the folder lacks have no rows.
@@ -60,7 +60,7 @@ class Outline:
         """
         if self.config.model.init_from is not None:
             return self.family.load_start(self.objective.LOSS_TERMS, new_heads)
-        return fresh_model(self.config, self.family, self.objective, self.vocab)
+        return fresh_model(self.family, self.objective, self.vocab)
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Prepared(Outline):
 
 
 def fresh_model(
-    config: PretrainConfig, family: Family, objective: type[Objective], vocab: Vocab
+    family: Family, objective: Objective[ObjectiveConfig], vocab: Vocab
 ) -> PreTrainedModel:
     """A network with fresh weights from the global generator."""
     return family.build(
-        vocab_size=objective.num_outputs(config.objective, vocab.size),
+        vocab_size=objective.num_outputs(vocab.size),
         pad_id=(vocab.pad if vocab.pad is not None else vocab.eos) or 0,
         eos_id=vocab.eos,
         loss_terms=objective.LOSS_TERMS,
@@ -115,7 +115,7 @@ def make_network(
             rows = model.config.vocab_size
             extend_vocabulary(model, pieces_of_new_ids(config.model, tokenizer, rows))
         return Network(model, family.forward)
-    if (teacher := run.objective.teacher(config.objective)) is not None:
+    if (teacher := run.objective.teacher()) is not None:
         family.init_from_teacher(model, teacher)
     if text is not None and family.starts_from_text:
         say("token embeddings start from counts in the training text")
