@@ -19,8 +19,8 @@ from plmctl.training.journal import Journal
 def main(folder: Path) -> None:
     """Two saves of each kind; the second is shown, since the first finds cold memory."""
     config = registry.load("families", "bert").Config(size="base")
-    network = get_family("bert").build(
-        config, vocab_size=30_522, pad_id=0, loss_terms=("mlm", "nsp")
+    network = get_family("bert")(config).build(
+        vocab_size=30_522, pad_id=0, loss_terms=("mlm", "nsp")
     )
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4)
     for parameter in network.parameters():

@@ -63,7 +63,7 @@ def make_model(
     config = member.Config.model_validate({"family": family, **fields})
     if seed is not None:
         torch.manual_seed(seed)
-    return member.build(config, vocab_size=vocab_size, pad_id=pad_id, loss_terms=loss_terms)
+    return member(config).build(vocab_size=vocab_size, pad_id=pad_id, loss_terms=loss_terms)
 
 
 def make_network(

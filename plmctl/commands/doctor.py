@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plmctl import __version__, hub
 from plmctl.cpus import usable_cpus
+from plmctl.families.base import Family
 from plmctl.reporting.tables import metrics_table, rows_table
 from plmctl.run.configs import PretrainConfig, RunConfig
 from plmctl.run.display import show_result
@@ -58,7 +59,7 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
         "extras": extras,
     }
     if config is not None:
-        document["run"] = use = resolve_compute(config, _network_of(config))
+        document["run"] = use = resolve_compute(config, *_network_of(config))
         tables.append(metrics_table(f"{config.run} would use", _flat(use)))
     tables.append(metrics_table("Hugging Face Hub", _flat(access)))
     rows = [
@@ -70,11 +71,14 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
     show_result(document, tables, as_json=as_json)
 
 
-def _network_of(config: RunConfig) -> PreTrainedConfig:
-    """Transformers' config of a run's network; the tokenizer need not be trained yet."""
-    if isinstance(config, PretrainConfig):
-        return check_network(config, stand_in(_ANY_SIZE))
-    return finetune_preflight(config).network
+def _network_of(config: RunConfig) -> tuple[Family, PreTrainedConfig]:
+    """Family and network of a run; the tokenizer need not be trained yet."""
+    checked = (
+        check_network(config, stand_in(_ANY_SIZE))
+        if isinstance(config, PretrainConfig)
+        else finetune_preflight(config)
+    )
+    return checked.family, checked.network
 
 
 def machine(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from plmctl.config.document import read_document
 from plmctl.corpus.source import content_hash
 from plmctl.errors import ConfigError, DataError, listed
 from plmctl.evaluation.model import LoadedModel
-from plmctl.families.base import NO_LIMIT, get_family
+from plmctl.families.base import NO_LIMIT
 from plmctl.files import read_checked
 from plmctl.hashing import changed, digest_of_present, model_hashes
 from plmctl.measures.base import ObjectiveMeasureConfig, RawTextConfig, get_measure
@@ -224,7 +224,7 @@ def window_of(measure: MeasureConfig, model: LoadedModel) -> int:
         return 0
     if measure.seq_len is not None:
         return measure.seq_len
-    causal = "lm" in get_family(model.family).HEADS
+    causal = "lm" in model.family.HEADS
     return model.context if causal else min(128, model.context)
 
 

@@ -38,7 +38,7 @@ from plmctl.commands.suite_parts import (
 from plmctl.config.load import find_config
 from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError, DataError, PlmError, nearest
-from plmctl.evaluation.model import LoadedModel, family_of
+from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import get_family
 from plmctl.files import read_json
 from plmctl.hashing import model_hashes
@@ -102,7 +102,7 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     """
     suite = get_suite(request.suite)
     request = replace(request, model=check_model(request.model))
-    family = family_of(request.model)
+    family = LoadedModel(request.model).family.name
     tasks = tasks_of(suite, family, request.tasks, request.data)
     parts = parts_of(suite, family, request.tasks)
     config, task_settings = suite_config(suite, request)

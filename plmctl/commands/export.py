@@ -14,8 +14,9 @@ from plmctl.reporting.run_files import find_run
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import show_result
 from plmctl.run.folder import write_model
-from plmctl.run.network import make_network
-from plmctl.tokenization.load import open_tokenizer
+from plmctl.run.preflight import check_network
+from plmctl.run.prepared import make_network
+from plmctl.tokenization.load import Vocab, open_tokenizer
 
 
 def run(folder: str, out: str, *, step: int | None, as_json: bool) -> None:
@@ -68,7 +69,8 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     config = parse(PretrainConfig, folder / "config.yaml")
     tokenizer = open_tokenizer(config.tokenizer)
     # The checkpoint has the weights of every head.
-    network = make_network(config, tokenizer, new_heads=lambda heads: None)
+    outline = check_network(config, Vocab.of(tokenizer))
+    network = make_network(outline, tokenizer, new_heads=lambda heads: None)
     load_weights(checkpoint, network.model, averaged=True)
     with writing(target), new_folder(target, several_writers=True) as beside:
         write_model(beside, network.model, tokenizer)

@@ -25,15 +25,14 @@ from plmctl.corpus.labelled import (
 )
 from plmctl.corpus.source import content_hash
 from plmctl.errors import ConfigError, DataError, nearest
-from plmctl.evaluation.model import family_of
 from plmctl.examples.keys import fold, stream
-from plmctl.families.base import get_family
 from plmctl.files import is_model
 from plmctl.hashing import digest_of_present, model_hashes
 from plmctl.run import launch
 from plmctl.run.agreement import agree_on_start, agree_on_text, check_ready
 from plmctl.run.budget import save_at_steps
 from plmctl.run.configs import FinetuneConfig
+from plmctl.run.costs import network_facts
 from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say, show_result
 from plmctl.run.folder import (
     AtWork,
@@ -46,7 +45,6 @@ from plmctl.run.folder import (
     write_results,
 )
 from plmctl.run.machine import compute_of, failure_handling, retention
-from plmctl.run.network import network_facts
 from plmctl.run.preflight import PreparedFinetuning, finetune_preflight, run_progress
 from plmctl.tasks._elmo import reads_characters
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
@@ -338,7 +336,7 @@ def make_network(
     config, task = prepared.config, prepared.task
     pretrained = config.init == "pretrained"
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
-    start = Start(config.model, prepared.tokenizer, labels, pretrained, _dropout(config), report)
+    start = Start(config.model, prepared.tokenizer, labels, pretrained, _dropout(prepared), report)
     model = task.load(start)
     set_trained_layers(config, model)
     return Network(model, task.forward)
@@ -352,7 +350,7 @@ def make_trained_network(
 ) -> Engine:
     """The network, the parameters that are trained, and their optimizer, on these processes."""
     from plmctl.models.load import new_head_message
-    from plmctl.training.engine import for_finetuning, make_engine
+    from plmctl.training.engine import make_engine
 
     config, task = prepared.config, prepared.task
     labelled = config.init == "pretrained" and task.has_labels
@@ -365,7 +363,8 @@ def make_trained_network(
         accelerator,
         network,
         config.optim,
-        for_finetuning(config.compute),
+        config.compute,
+        compile_by_default=False,
         sharded=config.launch.shards(accelerator.num_processes),
         peers=peers,
     )
@@ -374,11 +373,13 @@ def make_trained_network(
     return engine
 
 
-def _dropout(config: FinetuneConfig) -> dict[str, float]:
+def _dropout(prepared: PreparedFinetuning) -> dict[str, float]:
     """The fields of the model's config that set its dropout, if the config has one."""
+    config = prepared.config
     if config.train.dropout is None:
         return {}
-    return dict.fromkeys(get_family(family_of(config.model)).DROPOUT, config.train.dropout)
+    family = prepared.family.listed(config.model, prepared.network)
+    return dict.fromkeys(family.DROPOUT, config.train.dropout)
 
 
 def set_trained_layers(config: FinetuneConfig, model: PreTrainedModel) -> None:
@@ -443,7 +444,7 @@ def _train(
 
     config, folder = prepared.config, Path(prepared.config.run)
     peers.mark(CONNECTING)
-    accelerator = make_accelerator(compute_of(config, prepared.network.model_type, peers), peers)
+    accelerator = make_accelerator(compute_of(config, prepared.family, peers), peers)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
     peers.mark(BUILDING)
     plan = replace(make_plan(config, examples.train, accelerator), until=until)

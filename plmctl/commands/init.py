@@ -697,8 +697,7 @@ def _write(
         vocab = stand_in(proposal.vocab_size)
         from plmctl.commands.plan import costs, in_words
 
-        network = check_network(config, vocab)
-        planned = in_words(costs(decided(config, [proposal.steps]), vocab, network, None))
+        planned = in_words(costs(check_network(decided(config, [proposal.steps]), vocab)))
         planned["steps"] = f"{proposal.steps:,}, about"
     for key in ("passes over the text", "time", "tokens"):
         planned.pop(key, None)
@@ -721,10 +720,10 @@ def _sized(config: PretrainConfig, proposal: Proposal, looked: Profile) -> Propo
         # Words are counted when the text is prepared; until then, about.
         words = max(1.0, looked.all_characters * max(0.01, looked.spaces))
         budget = Budget.of(f"{round(budget.number / words * tokens)} tokens", "--budget")
-    vocab = stand_in(proposal.vocab_size)
+    outline = check_network(config, stand_in(proposal.vocab_size))
     sizes, reasons = list[dict[str, Any]](), dict[str, str]()
-    for name in get_family(proposal.family).SIZES:
-        fitting, why = compare_sizes(config, budget, vocab, None, corpus=tokens, sizes=[name])
+    for name in outline.family.SIZES:
+        fitting, why = compare_sizes(outline, budget, corpus=tokens, sizes=[name])
         sizes, reasons = sizes + fitting, reasons | why
         # From small to large the loss falls, and then rises. The law behind it is of large texts;
         # with more weights than tokens a network learns these by heart.

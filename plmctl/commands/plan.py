@@ -22,25 +22,22 @@ from plmctl.config.sections import Phase, TrainConfig
 from plmctl.config.units import Budget
 from plmctl.corpus.build import find_stores
 from plmctl.errors import ConfigError, DataError, PlmError
-from plmctl.families.base import get_family
+from plmctl.families.base import Family, Sizes
 from plmctl.formatting import format_duration, format_value
 from plmctl.metrics.scaling_law import BESIROGLU, effective_tokens
-from plmctl.objectives.base import make_objective
 from plmctl.reporting.tables import metrics_table, rows_table
 from plmctl.run.budget import Decision, SampleCosts, decide, decided, log_steps, shares
 from plmctl.run.configs import PretrainConfig
-from plmctl.run.costs import Sizes, network_sizes, phase_flops, state_memory
+from plmctl.run.costs import network_sizes, phase_flops, state_memory
 from plmctl.run.display import say, show_result
 from plmctl.run.launch import world_size
 from plmctl.run.machine import compute_of, resolve_compute
-from plmctl.run.network import make_network
-from plmctl.run.preflight import Prepared, check_network, preflight, stand_in
-from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.load import Vocab
+from plmctl.run.preflight import check_network, preflight, stand_in
+from plmctl.run.prepared import Outline, Prepared, make_network
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+    pass
 
 _TRIALS = 4  # micro-batches, of which the first is not counted
 
@@ -63,55 +60,42 @@ def run(
     Raises:
         ConfigError: As ``preflight``.
     """
-    prepared = None
+    outline: Outline
     if vocab_size is not None:
         if measure:
             raise ConfigError("--measure needs the tokenizer itself", "leave --vocab-size out")
-        vocab = stand_in(vocab_size)
-        network = check_network(config, vocab)
+        outline = check_network(config, stand_in(vocab_size))
     else:
         hint = "train it first, or set how many ids it will have: --vocab-size 30522"
-        prepared = preflight(config, no_tokenizer=hint)
-        vocab, network = prepared.vocab, prepared.network
+        outline = preflight(config, no_tokenizer=hint)
     if budget is not None:
-        _propose(
-            config, Budget.of(budget, "--budget"), vocab, prepared, measure=measure, as_json=as_json
-        )
+        _propose(outline, Budget.of(budget, "--budget"), measure=measure, as_json=as_json)
         return
-    decision = _decision(config, vocab, network, prepared, measure=measure)
+    decision = _decision(outline, measure=measure)
     if decision is not None:
-        config = decided(config, decision.steps)
-    result = costs(config, vocab, network, prepared)
+        outline = replace(outline, config=decided(config, decision.steps))
+    result = costs(outline)
     if decision is not None:
         say(decision.message)
         result |= {"budget": decision.budget, "words": decision.words, "reason": decision.reason}
-    if measure and prepared is not None:
-        result |= measured(replace(prepared, config=config))
+    if measure and isinstance(outline, Prepared):
+        result |= measured(outline)
     table = metrics_table(f"{config.run} will cost", in_words(result))
     show_result(result, [table], as_json=as_json)
 
 
-def costs(
-    config: PretrainConfig,
-    vocab: Vocab,
-    network: PreTrainedConfig,
-    prepared: Prepared | None = None,
-) -> dict[str, Any]:
+def costs(outline: Outline) -> dict[str, Any]:
     """What can be computed without a trial; in bytes, unless the key says otherwise.
 
-    Args:
-        vocab: The vocabulary of its tokenizer, or a stand-in.
-        network: transformers' config of its network.
-        prepared: With its tokenizer; None: that is not trained yet, so there are no token stores.
+    Passes over the text are known of a ``Prepared`` outline, if the text is prepared.
     """
-    tokenizer = None if prepared is None else prepared.tokenizer
-    sizes = network_sizes(config, vocab, tokenizer)
-    use = resolve_compute(config, network)
+    config, sizes = outline.config, network_sizes(outline)
+    use = resolve_compute(config, outline.family, outline.network)
     steps, mixed = course(config.train), use["precision"] != "fp32"
     # Share of the input tokens at which the vocabulary is predicted, and the length of a decoder's.
-    predicted = make_objective(config.objective).targets_per_token()
+    predicted = outline.objective.targets_per_token()
     flops = 0.0
-    for number, each in enumerate(phase_flops(config, vocab, tokenizer)):
+    for number, each in enumerate(phase_flops(outline)):
         flops += (steps.tokens[number + 1] - steps.tokens[number]) * each
     micro = use["micro_batch_size"]
     micros = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
@@ -127,7 +111,7 @@ def costs(
     saved = 4.0 * sizes.parameters + whole["optimizer"] + whole.get("average", 0.0)
     shards = use["processes"] if use["strategy"] == "fsdp" else 1
     memory = {name: size / shards for name, size in whole.items()}
-    corpus = None if prepared is None else _corpus_tokens(config, prepared.encoder)
+    corpus = _corpus_tokens(outline) if isinstance(outline, Prepared) else None
     return {
         "parameters": sizes.parameters,
         "steps": steps.steps,
@@ -147,8 +131,9 @@ def costs(
     }
 
 
-def _corpus_tokens(config: PretrainConfig, encoder: Encoder) -> int | None:
+def _corpus_tokens(prepared: Prepared) -> int | None:
     """Tokens of the text, if it is prepared. A mixture has no single number of passes: None."""
+    config, encoder = prepared.config, prepared.encoder
     if config.data.mixture:
         return None
     try:
@@ -178,14 +163,7 @@ _MOST_TOKENS, _MOST_CPU_FLOPS = 4096, 2e10  # in a pass: on a slow CPU, a second
 _WIDEST = 1024  # hidden units of the layer that is timed: wider ones have about the same FLOP/s
 
 
-def _decision(
-    config: PretrainConfig,
-    vocab: Vocab,
-    network: PreTrainedConfig,
-    prepared: Prepared | None,
-    *,
-    measure: bool,
-) -> Decision | None:
+def _decision(outline: Outline, *, measure: bool) -> Decision | None:
     """The steps of the config's budget: of its run, computed, or estimated; None without a budget.
 
     Raises:
@@ -193,25 +171,25 @@ def _decision(
     """
     from plmctl.training.timing import Timing
 
-    train = config.train
+    config, train = outline.config, outline.config.train
     if train.budget is None:
         return None
     if (known := Decision.read(Path(config.run), train)) is not None:
         return known
     lengths = tuple(phase.seq_len for phase in train.phases)
-    per_token = phase_flops(config, vocab)
+    per_token = phase_flops(outline)
     flops = tuple(length * each for length, each in zip(lengths, per_token, strict=True))
     counts = SampleCosts(lengths, flops, None, "the text is not prepared")
-    if prepared is not None and config.plans_in_words:
-        counts = _counted(replace(prepared, config=config), counts)
+    if isinstance(outline, Prepared) and config.plans_in_words:
+        counts = _counted(outline, counts)
     if train.budget.unit != "seconds":
         return decide(train, config.schedule, counts)
-    if measure and prepared is not None:
+    if measure and isinstance(outline, Prepared):
         # Any number of steps will do: those that are timed do not depend on it.
         trial = decided(config, [1] * len(lengths))
-        seconds, source = measured(replace(prepared, config=trial))["step_seconds"], "measured"
+        seconds, source = measured(replace(outline, config=trial))["step_seconds"], "measured"
     else:
-        seconds = _estimated(config, vocab, network, per_token)
+        seconds = _estimated(outline, per_token)
         source = "estimated from one layer and the output layer, timed here"
     # A sample of validation needs the forward pass alone, about a third of a step's time for it.
     validation = (config.log.validate_samples or 2000) / train.batch_size * max(seconds) / 3
@@ -234,9 +212,7 @@ def _counted(prepared: Prepared, costs_known: SampleCosts) -> SampleCosts:
     return sample_costs(prepared, text, training_examples(prepared, text))
 
 
-def _estimated(
-    config: PretrainConfig, vocab: Vocab, network: PreTrainedConfig, per_token: Sequence[float]
-) -> list[float]:
+def _estimated(outline: Outline, per_token: Sequence[float]) -> list[float]:
     """Seconds of a step of each phase, without text and without the whole network.
 
     A layer and an output layer are timed, in the shapes and the precision of the run, and their
@@ -245,12 +221,11 @@ def _estimated(
     part of a step. Nor would passes alone: with few tokens, updates take as long (Muon).
 
     Args:
-        vocab: The vocabulary of its tokenizer, or a stand-in.
-        network: transformers' config of its network.
         per_token: FLOPs per token of each phase.
     """
-    sizes, use = network_sizes(config, vocab), resolve_compute(config, network)
-    share = make_objective(config.objective).targets_per_token()
+    config, sizes = outline.config, network_sizes(outline)
+    use = resolve_compute(config, outline.family, outline.network)
+    share = outline.objective.targets_per_token()
     processes, micros = world_size(config.launch, config.compute.device), use["micro_batch_size"]
     seconds = []
     for number, flops in enumerate(per_token):
@@ -372,10 +347,8 @@ _MANY_EPOCHS = 4.0  # repeated text is nearly as good as new text up to here (ar
 
 
 def compare_sizes(
-    config: PretrainConfig,
+    outline: Outline,
     budget: Budget,
-    vocab: Vocab,
-    prepared: Prepared | None,
     *,
     measure: bool = False,
     corpus: int | None = None,
@@ -384,10 +357,8 @@ def compare_sizes(
     """What each size of a family can do within a budget, and why others cannot be trained.
 
     Args:
-        config: The config of a pretraining, in any size.
+        outline: A pretraining, in any size.
         budget: What the run may use.
-        vocab: The vocabulary of its tokenizer, or a stand-in.
-        prepared: The config with its tokenizer; None: there is no tokenizer yet.
         measure: Time a few micro-batches of each size.
         corpus: Tokens of the text; None: unknown.
         sizes: Some of the family's sizes; None: all.
@@ -397,25 +368,25 @@ def compare_sizes(
         ``memory`` in bytes, the predicted ``loss`` and the ``reason`` for the steps. And for each
         size that does not fit the reason.
     """
-    train = _within(config.train, budget)
+    config, train = outline.config, _within(outline.config.train, budget)
     rows, reasons = [], dict[str, str]()
-    for size in get_family(config.model.family).SIZES if sizes is None else sizes:
+    for size in outline.family.SIZES if sizes is None else sizes:
         try:
-            model = _of_size(config, size)
+            model = _of_size(outline.family, size)
         except ValidationError:  # T5 and T5 1.1 have different sizes
             continue
         sized = config.model_copy(update={"model": model, "train": train})
         try:
-            network = check_network(sized, vocab)
-            own = None if prepared is None else replace(prepared, config=sized, network=network)
+            other = check_network(sized, outline.vocab)
             # A run in this folder is of another config.
             apart = sized.model_copy(update={"run": str(Path(config.run) / f".{size}")})
-            decision = _decision(apart, vocab, network, own, measure=measure)
+            own = replace(outline, **{**vars(other), "config": apart})
+            decision = _decision(own, measure=measure)
         except ConfigError as error:
             reasons[size] = error.message
             continue
         assert decision is not None
-        result = costs(decided(sized, decision.steps), vocab, network, None)
+        result = costs(replace(other, config=decided(sized, decision.steps)))
         effective = effective_tokens(decision.tokens, corpus or math.inf)
         weights = np.array(result["parameters"])
         rows.append(
@@ -434,29 +405,21 @@ def compare_sizes(
     return rows, reasons
 
 
-def _propose(
-    config: PretrainConfig,
-    budget: Budget,
-    vocab: Vocab,
-    prepared: Prepared | None,
-    *,
-    measure: bool,
-    as_json: bool,
-) -> None:
+def _propose(outline: Outline, budget: Budget, *, measure: bool, as_json: bool) -> None:
     """Print a row for each size of the family, and the overrides of the best one.
 
     Raises:
         ConfigError: The run continues from a folder, or no size fits the budget.
     """
-    if config.model.init_from is not None:
+    if outline.config.model.init_from is not None:
         raise ConfigError("--budget proposes a size, and model.init_from has one", "leave one out")
-    train = _within(config.train, budget)
-    corpus = None if prepared is None else _corpus_tokens(config, prepared.encoder)
-    rows, reasons = compare_sizes(config, budget, vocab, prepared, measure=measure, corpus=corpus)
+    train, family = _within(outline.config.train, budget), outline.family.name
+    corpus = _corpus_tokens(outline) if isinstance(outline, Prepared) else None
+    rows, reasons = compare_sizes(outline, budget, measure=measure, corpus=corpus)
     for size, reason in reasons.items():
         say(f"{size}: {reason}")
     if not rows:
-        raise ConfigError(f"--budget {budget}: no size of {config.model.family} fits it")
+        raise ConfigError(f"--budget {budget}: no size of {family} fits it")
     best = min(rows, key=lambda row: row["loss"])
     phases = ", ".join(
         f"{{seq_len: {phase.seq_len}, share: {share:.6g}}}"
@@ -465,7 +428,7 @@ def _propose(
     overrides = [f"model.size={best['size']}", f"train.budget={budget.written}"]
     overrides.append(f"train.phases=[{phases}]")
     table = rows_table(
-        f"{config.model.family} within {budget}",
+        f"{family} within {budget}",
         ("size", "weights", "steps", "tokens", "epochs", "FLOPs", "memory", "loss", ""),
         [
             (
@@ -527,12 +490,11 @@ def _within(train: TrainConfig, budget: Budget) -> TrainConfig:
     return train.model_copy(update={"budget": budget, "phases": phases})
 
 
-def _of_size(config: PretrainConfig, size: str) -> ModelConfig:
-    """The network of a config in another size: without the fields that a size decides."""
-    family = get_family(config.model.family)
+def _of_size(family: Family, size: str) -> ModelConfig:
+    """The options of a network in another size: without the fields that a size decides."""
     decides = {"size", *family.SIZE_FIELDS, *family.WIDTH}
-    kept = {name: value for name, value in config.model if name not in decides}
-    return type(config.model).model_validate({**kept, "size": size})
+    kept = {name: value for name, value in family.config if name not in decides}
+    return type(family.config).model_validate({**kept, "size": size})
 
 
 # --- Measured time: a few micro-batches on this machine ---
@@ -548,11 +510,17 @@ def measured(prepared: Prepared) -> dict[str, Any]:
     config = prepared.config
     text = prepare(config, prepared.encoder)
     examples = training_examples(prepared, text)
-    accelerator = make_accelerator(compute_of(config, prepared.network.model_type))
+    accelerator = make_accelerator(compute_of(config, prepared.family))
     plan = make_plan(config, examples, accelerator)
-    network = make_network(config, prepared.tokenizer)
-    varying = shapes_vary(config)
-    engine = make_engine(accelerator, network, config.optim, config.compute, varying=varying)
+    network = make_network(prepared, prepared.tokenizer)
+    engine = make_engine(
+        accelerator,
+        network,
+        config.optim,
+        config.compute,
+        varying=shapes_vary(config) or prepared.family.VARYING_SHAPES,
+        compile_by_default=prepared.family.COMPILES,
+    )
     engine.network.train()
     processes, seconds = world_size(config.launch, config.compute.device), []
     for phase in plan.phases:

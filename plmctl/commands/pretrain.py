@@ -25,7 +25,7 @@ from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.samples import held_out_samples, opened_for_samples
 from plmctl.evaluation.scoring import score
-from plmctl.families.base import get_family
+from plmctl.families.base import make_family
 from plmctl.files import is_model, read_json
 from plmctl.hashing import known_sha256, model_hashes
 from plmctl.objectives.base import make_objective
@@ -46,7 +46,7 @@ from plmctl.run.budget import (
     words_seen,
 )
 from plmctl.run.configs import PretrainConfig
-from plmctl.run.costs import phase_flops
+from plmctl.run.costs import network_facts, phase_flops
 from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say, show_result
 from plmctl.run.folder import (
     AtWork,
@@ -62,8 +62,8 @@ from plmctl.run.folder import (
 from plmctl.run.frequencies import frequency_losses
 from plmctl.run.launch import Place
 from plmctl.run.machine import compute_of, failure_handling, retention
-from plmctl.run.network import make_network, network_facts, starts_from_text
-from plmctl.run.preflight import Prepared, check_machine, preflight, run_progress
+from plmctl.run.preflight import check_machine, preflight, run_progress
+from plmctl.run.prepared import Prepared, make_network
 from plmctl.tokenization.encode import Encoder
 from plmctl.training import loop
 from plmctl.training.average import Average, averaging
@@ -171,7 +171,7 @@ def _pretrain(
     """Everything from the preflight to the report; the metrics of the last validation."""
     folder = Path(config.run)
     prepared = preflight(config)
-    check_machine(config, prepared.vocab)
+    check_machine(config, prepared)
     place = Place() if launch.is_worker() else launch.place_of(config.launch)
     if place.machines > 1:  # its processes prepare the text: all machines meet first
         options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
@@ -332,11 +332,7 @@ def sample_costs(
     words = [words_per_sample(text.words, one) for one in examples]
     known = tuple(each for each in words if each is not None)
     lengths = tuple(phase.seq_len for phase in config.train.phases)
-    per_token = (
-        phase_flops(config, prepared.vocab, prepared.tokenizer)
-        if config.train.budget is not None
-        else ()
-    )
+    per_token = phase_flops(prepared) if config.train.budget is not None else ()
     flops = tuple(length * each for length, each in zip(lengths, per_token, strict=False))
     rule = text.word_rule
     return SampleCosts(lengths, flops, known if len(known) == len(words) else None, rule)
@@ -449,8 +445,8 @@ def make_plan(
     """
     world, device = accelerator.num_processes, accelerator.device.type
     batch = config.train.batch_size
-    sharded = config.launch.shards(world)
-    compiled = compiles(config.compute, device, config.model.family, sharded=sharded)
+    sharded, by_default = config.launch.shards(world), make_family(config.model).COMPILES
+    compiled = compiles(config.compute, device, by_default=by_default, sharded=sharded)
     fixed = compiled and not shapes_vary(config)
     phases, steps = [], course(config.train)
     lengths = config.train.phase_steps
@@ -516,7 +512,8 @@ def _train(
     """
     config, folder, began = prepared.config, Path(prepared.config.run), time.monotonic()
     peers.mark(CONNECTING)
-    accelerator = make_accelerator(compute_of(config, prepared.network.model_type, peers), peers)
+    family = prepared.family
+    accelerator = make_accelerator(compute_of(config, family, peers), peers)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
     peers.mark(BUILDING)
     if config.train.budget is not None:
@@ -526,15 +523,16 @@ def _train(
     known = prepared.config.train.budget is None or steps
     plan = make_plan(config, train, accelerator, costs if known else None)
     # The counts of a text are saved beside it: the main process counts, the others read.
-    counting = accelerator.main_process_first() if starts_from_text(config) else nullcontext()
+    counting = accelerator.main_process_first() if family.starts_from_text else nullcontext()
     with counting:
-        network = make_network(config, prepared.tokenizer, text=text.train)
+        network = make_network(prepared, prepared.tokenizer, text=text.train)
     engine = make_engine(
         accelerator,
         network,
         config.optim,
         config.compute,
-        varying=shapes_vary(config),
+        varying=shapes_vary(config) or family.VARYING_SHAPES,
+        compile_by_default=family.COMPILES,
         sharded=config.launch.shards(accelerator.num_processes),
         averaging=averaging(config.train),
         peers=peers,
@@ -612,7 +610,7 @@ def _train(
         return metrics, None
     model: Any = engine.trained().network
     if is_sharded(model):
-        model = make_network(config, prepared.tokenizer).model
+        model = make_network(prepared, prepared.tokenizer).model
         load_last_weights(checkpoints, model)
     elif engine.average is not None:
         engine.average.exchange()  # the training is over
@@ -675,8 +673,8 @@ def _validate(
 
 def _shows_samples(prepared: Prepared, model: PreTrainedModel) -> bool:
     """Whether a run has samples: its config, its objective and its family want and make them."""
-    kind, family = prepared.objective.SAMPLES, get_family(prepared.config.model.family)
-    able = family.SAMPLES and (kind == "fill-mask" or (kind is not None and model.can_generate()))
+    kind, able = prepared.objective.SAMPLES, prepared.family.SAMPLES
+    able = able and (kind == "fill-mask" or (kind is not None and model.can_generate()))
     return able and prepared.config.log.samples > 0
 
 
@@ -702,8 +700,9 @@ def _sampler(engine: Engine, prepared: Prepared, text: PreparedText) -> loop.Sam
             if not engine.accelerator.is_main_process:
                 return {}
             network.eval()
-            family = prepared.config.model.family
-            model = LoadedModel.in_training(network, prepared.tokenizer, family, engine.accelerator)
+            model = LoadedModel.in_training(
+                network, prepared.tokenizer, prepared.family, engine.accelerator
+            )
             with network.apart():
                 return _samples_of(model, prepared.config, text)
 

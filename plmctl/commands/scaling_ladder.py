@@ -115,10 +115,10 @@ class SizeMaker:
         """
         try:
             config = load("pretrain", self.path, [*self.overrides, *changes])
-            network = check_network(config, self.vocab)
+            outline = check_network(config, self.vocab)
         except ConfigError as error:
             raise ConfigError(f"--sizes: {name}: {error.message}", error.hint) from error
-        cost = costs(config, self.vocab, network)
+        cost = costs(outline)
         return Size(name, changes, config, cost["parameters"], cost["flops_per_token"])
 
     def named(self, size: str) -> Size:

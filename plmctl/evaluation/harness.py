@@ -19,7 +19,6 @@ from plmctl.evaluation.completions import MaskedCompletions, score_completions
 from plmctl.evaluation.generation import Decoding, encode_prompt, generate_texts
 from plmctl.evaluation.likelihood import sliding_windows
 from plmctl.evaluation.model import LoadedModel
-from plmctl.families.base import get_family
 from plmctl.models.completions import CompletionScore, EncodedCompletion, score_encoded
 from plmctl.training.engine import make_accelerator
 
@@ -60,7 +59,7 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
         self._sentinel = sentinel
         self._model = LoadedModel(pretrained, make_accelerator(compute), rows)
         self._masked: MaskedCompletions | None = None
-        if "mlm" in get_family(self._model.family).HEADS:
+        if "mlm" in self._model.family.HEADS:
             self._masked = MaskedCompletions(self._model, seq_len)
         else:
             self._model = self._model.for_generation(seq_len)

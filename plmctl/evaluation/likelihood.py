@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from plmctl.arrays import Floats, Ints, batches, lengths_of, padded
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.model import LoadedModel, TokenizedText
-from plmctl.families.base import get_family
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,7 +152,7 @@ class Likelihood(ABC):
             ConfigError: The model is of another kind than this class, or has no language-model
                 head. Its weights are not read for this.
         """
-        heads = get_family(model.family).HEADS
+        heads = model.family.HEADS
         kind: type[Likelihood]
         if "forward" in heads:
             kind = BidirectionalLikelihood
@@ -164,8 +163,8 @@ class Likelihood(ABC):
         likelihood = kind(model)
         if not isinstance(likelihood, cls):
             raise ConfigError(
-                f"{model.name} is a {kind.KIND.replace('_', '-')} model ({model.family}); this "
-                f"measure supports only {cls.KIND.replace('_', '-')} models",
+                f"{model.name} is a {kind.KIND.replace('_', '-')} model ({model.family.name}); "
+                f"this measure supports only {cls.KIND.replace('_', '-')} models",
                 f"use {kind.MEASURES}",
             )
         classes = model.config.architectures or []

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl import registry
 from plmctl.arrays import Ints
 from plmctl.errors import ConfigError
-from plmctl.families.base import get_family
+from plmctl.families.base import Family, family_of
 from plmctl.run.display import say
 from plmctl.tokenization.unknown import Unknown, UnknownCounter, sampled, visible
 
@@ -34,25 +33,6 @@ if TYPE_CHECKING:
     from plmctl.models.network import Forward, Network
     from plmctl.tokenization.encode import Encoder
     from plmctl.tokenization.load import Vocab
-
-
-def family_of(model: str) -> str:
-    """The family of a model folder or Hub id, from its config.
-
-    Raises:
-        ConfigError: No family of plmctl has its architecture.
-    """
-    from plmctl.models.load import config_of
-
-    kind = config_of(model).model_type
-    known = registry.names("families")
-    called = {get_family(name).MODEL_TYPE: name for name in known if get_family(name).MODEL_TYPE}
-    if kind not in called:
-        raise ConfigError(
-            f"{model}: models of type {kind!r} are not supported",
-            f"name a model of one of these types: {', '.join(called)}",
-        )
-    return called[str(kind)]
 
 
 @dataclass(frozen=True)
@@ -109,7 +89,7 @@ class LoadedModel:
         cls,
         network: Network,
         tokenizer: PreTrainedTokenizerBase,
-        family: str,
+        family: Family,
         accelerator: Accelerator,
     ) -> LoadedModel:
         """The network of a training between two steps, for samples; its weights are not copied.
@@ -133,9 +113,13 @@ class LoadedModel:
     # --- What is known without the weights ---
 
     @cached_property
-    def family(self) -> str:
-        """The name of its family."""
-        return family_of(self.name)
+    def family(self) -> Family:
+        """Its family.
+
+        Raises:
+            ConfigError: No family has its architecture.
+        """
+        return family_of(self.config).listed(self.name, self.config)
 
     @cached_property
     def config(self) -> PreTrainedConfig:
@@ -158,8 +142,7 @@ class LoadedModel:
     @cached_property
     def context(self) -> int:
         """Tokens that it reads at once, special tokens included."""
-        config: Any = self.config
-        return get_family(self.family).positions(config)
+        return self.family.positions(self.config)
 
     @property
     def device(self) -> torch.device:
@@ -198,8 +181,8 @@ class LoadedModel:
         """
         heads = tuple(term for term in loss_terms if term != "z_loss")  # a penalty, without a head
         if heads not in self.networks:
-            family = get_family(self.family)
-            self.networks[heads] = self.placed(family.load(self.name, heads), family.forward)
+            model = self.family.load(self.name, heads)
+            self.networks[heads] = self.placed(model, self.family.forward)
         return self.networks[heads]
 
     def placed(self, model: PreTrainedModel, forward: Forward) -> Network:
@@ -222,20 +205,12 @@ class LoadedModel:
         Args:
             inputs: input_ids [1, L] and what else the tokenizer gives for the text.
         """
-        import torch
-
         with self.autocast():
             if ("mlm",) not in self.networks:  # of a folder: any masked model of transformers
                 logits: torch.Tensor = self._masked_model(**inputs).logits[0, position]
                 return logits
             ids = inputs["input_ids"].to(self.device)
-            predicted: dict[str, torch.Tensor] = self.networks["mlm",](
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                token_type_ids=torch.zeros_like(ids),
-                positions=torch.tensor([position], device=self.device),
-            )
-            return predicted["mlm"][0]
+            return self.family.predict_token(self.networks["mlm",], ids, position)
 
     @cached_property
     def _masked_model(self) -> PreTrainedModel:
@@ -342,7 +317,7 @@ class LoadedModel:
             some: Whether any of it is unknown.
             counter: Of the tokenizer that reads them; None: of the model's as it is.
         """
-        if self.config.model_type == "elmo":  # it reads characters
+        if family_of(self.config).READS_CHARACTERS:
             return
         known = Unknown(sum(map(visible, texts)))
         counter = (counter or self._counter) if some else None
@@ -406,7 +381,7 @@ class LoadedModel:
                 positions than ``window``. Its weights are not read for this.
         """
         model_class = (self.config.architectures or ["LMHeadModel"])[0]
-        if "lm" not in get_family(self.family).HEADS:
+        if "lm" not in self.family.HEADS:
             raise ConfigError(
                 f"{self.name}: a {model_class} does not generate text",
                 "use a GPT or T5 model; `plmctl predict` fills [MASK] with a masked model",

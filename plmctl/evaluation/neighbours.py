@@ -19,7 +19,6 @@ from plmctl.arrays import batches
 from plmctl.characters import HAN, KANA
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.model import LoadedModel
-from plmctl.families.base import get_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -164,10 +163,10 @@ def vector_reader(model: LoadedModel, layer: int) -> VectorReader:
     from plmctl.models.load import load_network
 
     family = model.family
-    if family != "elmo" and "mlm" not in get_family(family).HEADS:
+    if not {"mlm", "backward"} & set(family.HEADS):  # these read what is after a word
         raise ConfigError(
-            f"{model.name}: {family} models are not supported: they do not read the words after a "
-            "word, or they generate text",
+            f"{model.name}: {family.name} models are not supported: they do not read the words "
+            "after a word, or they generate text",
             "use ELMo or an encoder (BERT, RoBERTa, ALBERT ...); for text, `plmctl generate`",
         )
     # The network alone: language-model heads are not needed, and finetuned models have none.
@@ -179,7 +178,7 @@ def vector_reader(model: LoadedModel, layer: int) -> VectorReader:
             f"use 0 to {layers}, or -1 (the last) to -{layers + 1}",
         )
     network.to(model.device).train(False)
-    read = _elmo_vectors if family == "elmo" else _encoder_vectors
+    read = _elmo_vectors if family.READS_CHARACTERS else _encoder_vectors
 
     def vectors(sentences: Sequence[str]) -> list[Vectors]:
         with torch.inference_mode():

@@ -58,6 +58,7 @@ class Config(TokenEmbeddingsConfig):
 class Albert(EncoderFamily, config=Config):
     """ALBERT."""
 
+    TITLE = "ALBERT"
     OBJECTIVE = "mlm+sop"
     TOKENIZER = "unigram"
     HEADS = ("mlm", "sop")
@@ -96,6 +97,13 @@ class Albert(EncoderFamily, config=Config):
         from plmctl.models.parameters import truncated_normal_
 
         truncated_normal_(model, model.config.initializer_range)
+
+    @classmethod
+    def used_again(cls, model: Any, outputs: int) -> int:
+        """The layers of a group are applied several times."""
+        config = model.config
+        shared = sum(p.numel() for n, p in model.named_parameters() if "layer_groups" in n)
+        return int(shared * config.num_hidden_layers // config.num_hidden_groups - shared)
 
     @staticmethod
     def forward(

@@ -9,8 +9,8 @@ share is in ``_gpt``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
     from plmctl.models.load import NewHeads
+    from plmctl.models.network import Network
 
 NO_LIMIT = 2**31 - 1
 """``positions`` of a network that takes inputs of any length."""
@@ -35,11 +36,14 @@ _OF_ANY_NETWORK = {"tie_word_embeddings", "decoder_start_token_id"}
 class Family(ABC):
     """A family of networks: how to build, load and run one.
 
-    A subclass names its config in its header, ``class Bert(EncoderFamily, config=Config)``. All
-    methods are class methods or static: a family has no state. No family imports PyTorch or
-    transformers at the top of its file, because reading a config imports all of them.
+    A subclass names its config in its header, ``class Bert(EncoderFamily, config=Config)``. An
+    instance has the options of one network, and no other state; what needs none of them is an
+    attribute, a class method or static. No family imports PyTorch or transformers at the top of its
+    file, because reading a config imports all of them.
 
     Attributes:
+        name: The name of its file, by which a config chooses it.
+        TITLE: Its name in a sentence; that of the class if it is left out.
         Config: The options that a user may set.
         OBJECTIVE: The objective of the paper.
         TOKENIZER: The tokenizer algorithm of the paper.
@@ -62,8 +66,16 @@ class Family(ABC):
         ANSWERS: How it answers the rows of a finetuning, by which suites choose recipes: "labels"
             and "spans" of the text by a head, "text" that it writes, labels over "frozen" layers.
         FP16: Whether its networks can be trained in fp16, whose largest number is 65,504.
+        FSDP: Whether its layers can be sharded over processes.
+        RECOMPUTES: Whether a backward pass can recompute activations instead of keeping them.
+        COMPILES: Whether compiling pays on a GPU, so that ``compute.compile: auto`` does it.
+        VARYING_SHAPES: Whether shapes inside it differ from step to step for batches of one shape.
+        READS_CHARACTERS: Whether it reads the characters of words instead of token ids.
+        ATTENTION: Whether it has attention layers.
     """
 
+    name: ClassVar[str]
+    TITLE: ClassVar[str]
     Config: ClassVar[type[ModelConfig]]
     OBJECTIVE: ClassVar[str]
     TOKENIZER: ClassVar[str]
@@ -81,12 +93,29 @@ class Family(ABC):
     ENCODER_DECODER: ClassVar[bool] = False
     ANSWERS: ClassVar[tuple[str, ...]] = ("labels", "spans")
     FP16: ClassVar[bool] = True
+    FSDP: ClassVar[bool] = True
+    RECOMPUTES: ClassVar[bool] = True
+    COMPILES: ClassVar[bool] = True
+    VARYING_SHAPES: ClassVar[bool] = False
+    READS_CHARACTERS: ClassVar[bool] = False
+    ATTENTION: ClassVar[bool] = True
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
-        """Set ``Config``; base classes of several families have none."""
+        """Set ``name`` and ``Config``; base classes of several families have no config."""
         super().__init_subclass__()
+        cls.name = cls.__module__.rpartition(".")[2]
+        cls.TITLE = vars(cls).get("TITLE", cls.__name__)
         if config is not None:
             cls.Config = config
+
+    def __init__(self, config: ModelConfig | None = None) -> None:
+        """Bind the options of a network that is built.
+
+        Args:
+            config: The section ``model`` of a pretraining; None: the network is that of a folder,
+                which has its own config.
+        """
+        self.config = config or self.Config(family=self.name)
 
     # --- What a family defines ---
 
@@ -126,49 +155,68 @@ class Family(ABC):
         """
         raise NotImplementedError(cls.__name__)  # where the config has `initial_attention`
 
-    @classmethod
-    def size_fields(cls, config: ModelConfig) -> dict[str, Any]:
+    def size_fields(self) -> dict[str, Any]:
         """The fields of transformers' config that the size decides."""
-        size = dict(config)["size"]
-        return dict(zip(cls.SIZE_FIELDS, cls.SIZES[size], strict=True))
+        size = dict(self.config)["size"]
+        return dict(zip(self.SIZE_FIELDS, self.SIZES[size], strict=True))
 
-    @classmethod
-    def network_fields(cls, config: ModelConfig, *, vocab_size: int, pad_id: int) -> dict[str, Any]:
+    def network_fields(self, *, vocab_size: int, pad_id: int) -> dict[str, Any]:
         """All fields of transformers' config that the family decides.
 
         Options that the user leaves out (None) come from the size, then from the hidden size.
         """
-        size = cls.size_fields(config)
-        options = {name: value for name, value in config if value is not None}
+        size = self.size_fields()
+        options = {name: value for name, value in self.config if value is not None}
         for name in ("size", *LearnedPositionsConfig.model_fields):
             options.pop(name, None)
-        width, heads, feed_forward = cls.WIDTH
+        width, heads, feed_forward = self.WIDTH
         if options.get(width, size.get(width)) != size.get(width):
             size.pop(heads, None)
-        fields = {"vocab_size": vocab_size, **cls.NETWORK, **size, **options}
+        fields = {"vocab_size": vocab_size, **self.NETWORK, **size, **options}
         if heads:
             fields.setdefault(heads, max(1, fields[width] // 64))
         if feed_forward:
             fields.setdefault(feed_forward, 4 * fields[width])
-        return fields | dict.fromkeys(cls.TOKEN_IDS, pad_id)
+        return fields | dict.fromkeys(self.TOKEN_IDS, pad_id)
 
     @classmethod
-    def init_from_teacher(cls, model: PreTrainedModel, teacher: str) -> None:
-        """Give a student, in place, weights of the network in the folder ``teacher``.
+    def check_teacher(cls, student: PreTrainedConfig, teacher: str) -> None:
+        """Refuse a student that is to start from the weights in the folder ``teacher``.
 
         Raises:
-            ConfigError: The family has no such initialization.
+            ConfigError: They do not fit, or the family has no such initialization.
         """
         raise ConfigError(
-            f"objective.init: the family {cls.__name__} cannot start from a teacher's weights",
+            f"objective.init: the family {cls.name} cannot start from a teacher's weights",
             "use `family: distilbert`, or `init: random`",
         )
 
+    @classmethod
+    def init_from_teacher(cls, model: PreTrainedModel, teacher: str) -> None:
+        """Give a student, in place, weights of a teacher that ``check_teacher`` has passed."""
+        raise NotImplementedError(cls.__name__)
+
     # --- What callers use ---
 
-    @classmethod
+    def listed(self, model: str, network: PreTrainedConfig) -> Family:
+        """The family itself.
+
+        Args:
+            model: The folder that it was found for.
+            network: transformers' config in it.
+
+        Raises:
+            ConfigError: It is ``Unlisted``, and the caller needs a family.
+        """
+        return self
+
     def build(
-        cls, config: ModelConfig, *, vocab_size: int, pad_id: int, loss_terms: tuple[str, ...]
+        self,
+        *,
+        vocab_size: int,
+        pad_id: int,
+        loss_terms: tuple[str, ...],
+        eos_id: int | None = None,
     ) -> PreTrainedModel:
         """A network with random weights from the global generator.
 
@@ -176,29 +224,34 @@ class Family(ABC):
             vocab_size: Rows of the embedding table.
             pad_id: Id of the padding token, or of the end-of-text token if there is none.
             loss_terms: Decide the heads.
+            eos_id: Where an encoder-decoder stops writing; T5's own config says 1.
 
         Raises:
             TypeError: transformers' config has no field of a name that the family uses.
         """
-        network_class = cls.network_class(loss_terms)
+        network_class = self.network_class(loss_terms)
         config_class: Any = network_class.config_class
-        chosen = cls.network_fields(config, vocab_size=vocab_size, pad_id=pad_id)
+        chosen = self.network_fields(vocab_size=vocab_size, pad_id=pad_id)
         known = {field.name for field in fields(config_class)} | _OF_ANY_NETWORK
         for name in chosen:
             if name not in known:
                 raise TypeError(
                     f"{config_class.__name__} has no field {name}{nearest(name, known)}"
                 )
-        model = network_class(config_class(**chosen))
-        cls.initialize(model)
+        model: Any = network_class(config_class(**chosen))
+        self.initialize(model)
+        if self.ENCODER_DECODER and eos_id is not None:
+            model.config.eos_token_id = model.generation_config.eos_token_id = eos_id
+        config = self.config
         if isinstance(config, LearnedPositionsConfig) and config.initial_attention == "local":
             from plmctl.models.parameters import counted_std
 
             std = model.config.initializer_range
             if config.initial_embeddings == "cooccurrence":  # they are set when the text is known
                 std = counted_std(std)
-            cls.start_local(model, std)
-        return model
+            self.start_local(model, std)
+        built: PreTrainedModel = model
+        return built
 
     @classmethod
     def load(
@@ -227,13 +280,89 @@ class Family(ABC):
         model: PreTrainedModel = loaded.network
         return model
 
+    def load_start(self, loss_terms: tuple[str, ...], new_heads: NewHeads) -> PreTrainedModel:
+        """The network of ``init_from``, with the dropout that the config chooses."""
+        chosen = sorted(self.chosen_fields() & set(self.DROPOUT))
+        dropout = {name: getattr(self.config, name) for name in chosen}
+        return self.load(str(self.config.init_from), loss_terms, new_heads=new_heads, **dropout)
+
+    def chosen_fields(self) -> set[str]:
+        """Options of the network that are not the default: a resolved config names all of them."""
+        fields = {n: f.default for n, f in type(self.config).model_fields.items()}
+        chosen = {name for name, value in fields.items() if getattr(self.config, name) != value}
+        return chosen - set(ModelConfig.model_fields)
+
+    @property
+    def starts_from_text(self) -> bool:
+        """Whether the token embeddings start from counts in the training text."""
+        config = self.config
+        return (
+            isinstance(config, TokenEmbeddingsConfig)
+            and config.initial_embeddings == "cooccurrence"
+        )
+
     @classmethod
-    def positions(cls, config: ModelConfig | PreTrainedConfig) -> int:
-        """The longest input, by the family's config or by transformers'."""
+    def positions(cls, network: PreTrainedConfig) -> int:
+        """The longest input of a network, by transformers' config."""
         if not cls.POSITIONS:
             return NO_LIMIT
-        rows: int = getattr(config, cls.POSITIONS)
+        rows: int = getattr(network, cls.POSITIONS)
         return rows - cls.UNUSED_POSITIONS
+
+    @classmethod
+    def predict_token(cls, network: Network, input_ids: Tensor, position: int) -> Tensor:
+        """Logits [V] of the token at a position of one text, ids [1, L], by the head "mlm"."""
+        import torch
+
+        logits: Tensor = network(
+            input_ids=input_ids,
+            attention_mask=torch.ones_like(input_ids),
+            token_type_ids=torch.zeros_like(input_ids),
+            positions=torch.tensor([position], device=input_ids.device),
+        )["mlm"][0]
+        return logits
+
+    @classmethod
+    def sizes(cls, model: PreTrainedModel, outputs: int) -> Sizes:
+        """The sizes of a network, which may be on the meta device.
+
+        Args:
+            outputs: Ids that a target is compared with.
+        """
+        from torch import nn
+
+        config: Any = model.config
+        parameters = sum(weight.numel() for weight in model.parameters())
+        tables = {part.weight for part in model.modules() if isinstance(part, nn.Embedding)}
+        layers: int = getattr(config, "num_hidden_layers", 0)
+        width: int = getattr(config, "hidden_size", 0)
+        output_width = cls.output_width(config)
+        used = parameters - sum(table.numel() for table in tables)
+        used += cls.used_again(model, outputs)
+        if getattr(config, "tie_word_embeddings", False) and tables:
+            used += outputs * output_width
+        return Sizes(
+            parameters,
+            used,
+            layers + (getattr(config, "num_decoder_layers", None) or 0),
+            width,
+            getattr(config, "num_attention_heads", 0) if layers else 0,
+            outputs,
+            output_width,
+            cls.ENCODER_DECODER,
+        )
+
+    @classmethod
+    def output_width(cls, network: PreTrainedConfig) -> int:
+        """Numbers of a token that the output layer reads: those of an embedding, as a rule."""
+        config: Any = network
+        width: int = getattr(config, "embedding_size", None) or config.hidden_size
+        return width
+
+    @classmethod
+    def used_again(cls, model: Any, outputs: int) -> int:
+        """Products of a token beyond one for each parameter that is no embedding."""
+        return 0
 
     @classmethod
     def fits(cls, loss_terms: tuple[str, ...], *, encoder_decoder: bool) -> bool:
@@ -250,10 +379,76 @@ def get_family(name: str) -> type[Family]:
     return registry.member("families", name, Family)
 
 
-def trains_in_fp16(model_type: str) -> bool:
-    """Whether networks of a type of transformers can be trained in fp16; unknown ones may not."""
-    families = map(get_family, registry.names("families"))
-    return any(family.FP16 for family in families if model_type == family.MODEL_TYPE)
+def make_family(config: ModelConfig) -> Family:
+    """The family that a config chooses, with its options.
+
+    Raises:
+        ConfigError: No family has that name; the message has the nearest.
+    """
+    return get_family(config.family)(config)
+
+
+def family_of(network: PreTrainedConfig) -> Family:
+    """The family of a folder, by its config; ``Unlisted`` if none has its architecture."""
+    kind = str(network.model_type)
+    return next((one() for one in families() if kind == one.MODEL_TYPE), Unlisted())
+
+
+def families() -> Iterator[type[Family]]:
+    """All families."""
+    return map(get_family, registry.names("families"))
+
+
+class Unlisted(Family, config=ModelConfig):
+    """Any other architecture of transformers: it can be finetuned, and fill masks."""
+
+    HEADS = ()
+    DROPOUT = ()
+    FP16 = False  # unknown
+
+    def listed(self, model: str, network: PreTrainedConfig) -> Family:
+        """See the base class."""
+        known = ", ".join(one.MODEL_TYPE for one in families() if one.MODEL_TYPE)
+        raise ConfigError(
+            f"{model}: models of type {network.model_type!r} are not supported",
+            f"name a model of one of these types: {known}",
+        )
+
+    @classmethod
+    def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
+        """There is none."""
+        raise NotImplementedError
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """There is none."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a network.
+
+    Attributes:
+        parameters: All parameters; shared ones count once.
+        used: Parameters that are multiplied, each as often as it is used: weights that layers share
+            count once per layer; the output matrix counts, embeddings do not.
+        layers: The number of layers of the encoder, the decoder, or both together.
+        width: The hidden size.
+        heads: Attention heads; 0 without attention.
+        outputs: Ids that a target is compared with.
+        output_width: Numbers of a token that the output layer reads.
+        two_stacks: Whether it is an encoder-decoder.
+    """
+
+    parameters: int
+    used: int
+    layers: int
+    width: int
+    heads: int
+    outputs: int
+    output_width: int
+    two_stacks: bool
 
 
 # --- The output layer: a hook in place of logits ---

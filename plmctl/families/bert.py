@@ -22,6 +22,7 @@ class Config(EncoderConfig):
 class Bert(EncoderFamily, config=Config):
     """BERT."""
 
+    TITLE = "BERT"
     OBJECTIVE = "mlm+nsp"
     TOKENIZER = "wordpiece"
     HEADS = ("mlm", "nsp")

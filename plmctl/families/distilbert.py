@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
 from plmctl.config.base import ModelConfig
+from plmctl.errors import ConfigError
 from plmctl.families.base import Family, Project, project_to_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 class Config(ModelConfig):
@@ -41,6 +42,7 @@ class Config(ModelConfig):
 class DistilBert(Family, config=Config):
     """DistilBERT."""
 
+    TITLE = "DistilBERT"
     OBJECTIVE = "distillation"
     TOKENIZER = "wordpiece"
     HEADS = ("mlm", "kl", "cosine")
@@ -82,6 +84,35 @@ class DistilBert(Family, config=Config):
         from transformers import DistilBertForMaskedLM
 
         return DistilBertForMaskedLM
+
+    @classmethod
+    def check_teacher(cls, student: PreTrainedConfig, teacher: str) -> None:
+        """The teacher is a BERT of the student's shape, with as many layers or more."""
+        from plmctl.models.load import config_of
+
+        own, its = cast("Any", student), cast("Any", config_of(teacher))
+        if its.model_type != "bert":
+            raise ConfigError(
+                f"objective.init: alternate requires a BERT as the teacher; {teacher} is of type "
+                f"{its.model_type!r}",
+                "use a BERT, or `init: random`",
+            )
+        if own.n_layers > its.num_hidden_layers:
+            raise ConfigError(
+                f"model.n_layers: {own.n_layers}, but the teacher has {its.num_hidden_layers}",
+                "use fewer layers, or `objective.init: random`",
+            )
+        for key, needed in {
+            "dim": its.hidden_size,
+            "n_heads": its.num_attention_heads,
+            "hidden_dim": its.intermediate_size,
+            "max_position_embeddings": its.max_position_embeddings,
+        }.items():
+            if getattr(own, key) != needed:
+                raise ConfigError(
+                    f"model.{key}: {getattr(own, key)}, but the teacher has {needed}",
+                    f"set `model.{key}: {needed}`, or the `model.size` of the teacher",
+                )
 
     @classmethod
     def init_from_teacher(cls, model: PreTrainedModel, teacher: str) -> None:

@@ -11,7 +11,7 @@ from plmctl.families.base import Family, Project
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
     from plmctl.models.elmo import ElmoForPreTraining
 
@@ -43,6 +43,7 @@ class Config(ModelConfig):
 class Elmo(Family, config=Config):
     """ELMo. Sequences have no padding, so that no token id is needed."""
 
+    TITLE = "ELMo"
     OBJECTIVE = "bilm"
     TOKENIZER = "word"
     HEADS = ("forward", "backward")
@@ -60,12 +61,19 @@ class Elmo(Family, config=Config):
     TOKEN_IDS = ()
     POSITIONS = ""
     FP16 = False  # trained in fp32 alone; sums over time are long
+    FSDP = False
+    RECOMPUTES = False
+    COMPILES = False  # its layers are loops over time
+    VARYING_SHAPES = True  # windows differ in their distinct words
+    READS_CHARACTERS = True
+    ATTENTION = False
 
-    @classmethod
-    def size_fields(cls, config: ModelConfig) -> dict[str, Any]:
+    config: Config
+
+    def size_fields(self) -> dict[str, Any]:
         """The convolutions too."""
-        tiny = isinstance(config, Config) and config.size == "tiny"
-        return {**super().size_fields(config), "filters": _TINY_FILTERS if tiny else _FILTERS}
+        filters = _TINY_FILTERS if self.config.size == "tiny" else _FILTERS
+        return {**super().size_fields(), "filters": filters}
 
     @classmethod
     def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
@@ -73,6 +81,23 @@ class Elmo(Family, config=Config):
         from plmctl.models.elmo import ElmoForPreTraining
 
         return ElmoForPreTraining
+
+    @classmethod
+    def output_width(cls, network: PreTrainedConfig) -> int:
+        """The output of one direction."""
+        config: Any = network
+        return int(config.projection_size)
+
+    @classmethod
+    def used_again(cls, model: Any, outputs: int) -> int:
+        """Both directions predict; the convolutions run at all characters of a word."""
+        from torch import nn
+
+        config = model.config
+        again = (2 * outputs - config.vocab_size) * config.projection_size
+        for filters in (part for part in model.modules() if isinstance(part, nn.Conv1d)):
+            again += filters.weight.numel() * (config.max_characters - filters.kernel_size[0])
+        return int(again)
 
     @staticmethod
     def forward(

@@ -44,6 +44,7 @@ class Config(TokenEmbeddingsConfig):
 class Gpt1(DecoderFamily, config=Config):
     """GPT-1, which has neither a padding token nor an end-of-text token."""
 
+    TITLE = "GPT-1"
     TOKENIZER = "bpe"
     MODEL_TYPE = "openai-gpt"
     ANSWERS = ("labels",)

@@ -22,6 +22,7 @@ class Config(DecoderConfig):
 class Gpt2(Gpt2Family, config=Config):
     """GPT-2."""
 
+    TITLE = "GPT-2"
     MODEL_TYPE = "gpt2"
     SIZES = {  # layers, hidden size
         "tiny": (2, 128),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from plmctl.config.base import ModelConfig
 from plmctl.errors import ConfigError
 from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
 
@@ -32,6 +31,7 @@ class Config(EncoderConfig):
 class Roberta(EncoderFamily, config=Config):
     """RoBERTa, whose initial weights are transformers' own."""
 
+    TITLE = "RoBERTa"
     OBJECTIVE = "mlm"
     TOKENIZER = "byte_bpe"
     HEADS = ("mlm",)
@@ -53,20 +53,19 @@ class Roberta(EncoderFamily, config=Config):
 
         return RobertaForMaskedLM
 
-    @classmethod
-    def network_fields(cls, config: ModelConfig, *, vocab_size: int, pad_id: int) -> dict[str, Any]:
+    def network_fields(self, *, vocab_size: int, pad_id: int) -> dict[str, Any]:
         """As the base class's.
 
         Raises:
             ConfigError: The id of the padding token leaves no room for positions.
         """
-        if pad_id >= cls.UNUSED_POSITIONS:
+        if pad_id >= self.UNUSED_POSITIONS:
             raise ConfigError(
                 f"tokenizer: the padding token has id {pad_id:,}, but RoBERTa counts positions "
                 "from the id after it, which must be 1 or 2",
                 "use a tokenizer with the padding token at 0 or 1, as `family: roberta` trains it",
             )
-        return super().network_fields(config, vocab_size=vocab_size, pad_id=pad_id)
+        return super().network_fields(vocab_size=vocab_size, pad_id=pad_id)
 
     @staticmethod
     def forward(

@@ -27,6 +27,7 @@ class Config(EncoderConfig):
 class SpanBertFamily(EncoderFamily, config=Config):
     """SpanBERT, whose initial weights are transformers' own: N(0, 0.02), not truncated."""
 
+    TITLE = "SpanBERT"
     OBJECTIVE = "mlm+sbo"
     TOKENIZER = "wordpiece"
     HEADS = ("mlm", "sbo")

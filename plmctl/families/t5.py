@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plmctl import hub
-from plmctl.config.base import ModelConfig
 from plmctl.families.base import Family, Project, TokenEmbeddingsConfig, project_to_logits
 
 if TYPE_CHECKING:
@@ -94,20 +93,19 @@ class T5(Family, config=Config):
     TOKEN_IDS = ("pad_token_id", "decoder_start_token_id")
     POSITIONS = ""
 
-    @classmethod
-    def size_fields(cls, config: ModelConfig) -> dict[str, Any]:
+    config: Config
+
+    def size_fields(self) -> dict[str, Any]:
         """The size fields of the config's version."""
-        assert isinstance(config, Config)
-        size = _SIZES[config.version][config.size]
+        version = self.config.version
         return {
-            **dict(zip(cls.SIZE_FIELDS, size, strict=True)),
-            "dropout_rate": 0.1 if config.version == "v1.0" else 0.0,
+            **dict(zip(self.SIZE_FIELDS, _SIZES[version][self.config.size], strict=True)),
+            "dropout_rate": 0.1 if version == "v1.0" else 0.0,
         }
 
-    @classmethod
-    def network_fields(cls, config: ModelConfig, *, vocab_size: int, pad_id: int) -> dict[str, Any]:
+    def network_fields(self, *, vocab_size: int, pad_id: int) -> dict[str, Any]:
         """The version's activation and output, and embeddings up to a multiple."""
-        fields = super().network_fields(config, vocab_size=vocab_size, pad_id=pad_id)
+        fields = super().network_fields(vocab_size=vocab_size, pad_id=pad_id)
         first, multiple = fields.pop("version") == "v1.0", fields.pop("vocab_multiple")
         return {
             **fields,

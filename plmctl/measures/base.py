@@ -32,7 +32,6 @@ from plmctl.evaluation.completions import first_sentinel
 from plmctl.evaluation.likelihood import Likelihood, TextScores
 from plmctl.evaluation.model import LoadedModel, TokenizedText
 from plmctl.evaluation.prompting import ShotsConfig
-from plmctl.families.base import get_family
 from plmctl.formatting import printable
 from plmctl.hashing import digest_of_rows
 from plmctl.metrics.statistics import error_of_ratio
@@ -189,9 +188,10 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
         config, member = self.config, get_objective(self.OBJECTIVE)
         accelerator = model.accelerator or make_accelerator(ComputeConfig(device="cpu"))
         terms, both = member.LOSS_TERMS, member.ENCODER_DECODER
-        if not get_family(model.family).fits(terms, encoder_decoder=both):
+        if not model.family.fits(terms, encoder_decoder=both):
             raise ConfigError(
-                f"{model.name}: {self.OBJECTIVE} cannot measure a model of type {model.family!r}",
+                f"{model.name}: {self.OBJECTIVE} cannot measure a model of type "
+                f"{model.family.name!r}",
                 "use a measure of the objective that the model was pretrained with",
             )
         fields = self.objective_fields(model)

@@ -23,7 +23,6 @@ from plmctl.evaluation.completions import MaskedCompletions, Pair, score_complet
 from plmctl.evaluation.likelihood import Likelihood, MaskedLikelihood, MaskingVariant
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.prompting import Template, column_value, fill_template
-from plmctl.families.base import get_family
 from plmctl.hashing import digest_of_items
 from plmctl.measures._paradigms import ParadigmConfig, Paradigms, file_names, refuse_no_items
 from plmctl.measures.base import Measure, Measurement, PerItemScores
@@ -130,7 +129,7 @@ class RankedCompletions(Measure[Config], config=Config):
         return rows
 
     def _likelihood(self, model: LoadedModel) -> str:
-        if "mlm" in get_family(model.family).HEADS:
+        if "mlm" in model.family.HEADS:
             words = self.config.variant == "word_l2r"
             masked = "its word's later tokens masked too" if words else "one masked at once"
             return f"of the completion's tokens, {masked}, all else seen"
@@ -197,10 +196,10 @@ def _scorer(model: LoadedModel, config: Config) -> Any:
     likelihood = Likelihood.of(model)  # refuses a model without a language-model head
     if isinstance(likelihood, MaskedLikelihood):
         return MaskedCompletions(model, config.seq_len, config.variant).score
-    if "lm" not in get_family(model.family).HEADS:
+    if "lm" not in model.family.HEADS:
         raise ConfigError(
-            f"{model.name}: ranked_completions does not support {model.family}, whose likelihood "
-            "is of whole sentences only",
+            f"{model.name}: ranked_completions does not support {model.family.name}, whose "
+            "likelihood is of whole sentences only",
             "use minimal_pairs for this model",
         )
     limited = model.for_generation(config.seq_len)

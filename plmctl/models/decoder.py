@@ -26,7 +26,7 @@ def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = N
     """The last hidden states, [B, T, H].
 
     Args:
-        model: Any head on a ``transformer`` of model type "openai-gpt" or "gpt2".
+        model: Any head on the ``transformer`` of GPT-1 or GPT-2.
         input_ids: [B, T]. Padding is at the end, where no real token sees it: there is no mask.
         position_ids: [B, T], from 0 at every position that attention shall not look back from;
             None: each row is one text.
@@ -37,7 +37,7 @@ def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = N
     if isinstance(layers, FastDecoder):
         return layers.states(body, embedded, position_ids)
     options: dict[str, Any] = {"inputs_embeds": embedded, "position_ids": position_ids}
-    if model.config.model_type != "openai-gpt":
+    if getattr(model.config, "use_cache", None) is not None:
         # A cache would cost memory, and transformers would not separate the texts of a row.
         options["use_cache"] = False
     elif position_ids is not None:

@@ -303,6 +303,9 @@ class ElmoPreTrainedModel(PreTrainedModel):
     base_model_prefix = "elmo"
     main_input_name = "character_ids"
 
+    def get_input_embeddings(self) -> None:  # type: ignore[override]
+        """None: it reads characters, and has no row for a token id."""
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """As in allenai/bilm-tf, training.py; the LSTM as TensorFlow's default (Glorot).

@@ -377,8 +377,6 @@ def _modules(network: PreTrainedModel, names: set[str]) -> list[str]:
 
 def _check_vocabulary(network: PreTrainedModel, source: str) -> None:
     """Refuse a tokenizer with more ids than embeddings; fewer are fine (T5's rows are padded)."""
-    if network.config.model_type == "elmo":  # reads characters
-        return
     path = cached_file(
         hub.local(source), "tokenizer.json", _raise_exceptions_for_missing_entries=False
     )
@@ -395,7 +393,7 @@ def _check_vocabulary(network: PreTrainedModel, source: str) -> None:
         )
         raise read_error(error, other) from error
     table: Any = network.get_input_embeddings()
-    if largest >= table.num_embeddings:
+    if table is not None and largest >= table.num_embeddings:  # None: it reads characters
         raise DataError(
             f"{source}: the tokenizer has ids up to {largest:,}, and the model has embeddings for "
             f"{table.num_embeddings:,}",

@@ -123,7 +123,6 @@ class Distillation(MaskedObjective[Config], config=Config):
             config.teacher,
             network,
             seq_len,
-            copies_layers=config.init == "alternate",
             compares_states=config.cosine_weight > 0,
         )
 
@@ -286,58 +285,36 @@ def check_teacher_shape(
     student: PreTrainedConfig,
     seq_len: int,
     *,
-    copies_layers: bool,
     compares_states: bool,
 ) -> None:
-    """Refuse a teacher whose shape does not fit the student.
+    """Refuse a teacher that is too short for the text, or has states of another size.
+
+    A student that starts from its layers checks their shapes: ``Family.check_teacher``.
 
     Args:
         teacher: A folder or Hub id.
         student: transformers' config of the student.
         seq_len: The longest sequence.
-        copies_layers: The student starts from alternate layers of the teacher.
         compares_states: Their hidden states are compared.
 
     Raises:
         ConfigError: With the key and what would fit.
     """
-    from transformers import AutoConfig
+    from plmctl.models.load import config_of, longest_input
 
-    config: Any = AutoConfig.from_pretrained(hub.local(teacher))
-    positions = config.max_position_embeddings - 2 * (config.model_type == "roberta")
-    if seq_len > positions:
+    config: Any = config_of(teacher)
+    positions = longest_input(config)
+    if positions is not None and seq_len > positions:
         raise ConfigError(
             f"train.phases: seq_len {seq_len} is longer than the teacher's {positions} positions",
             "shorten the sequences, or use a teacher with more positions",
         )
-    if copies_layers and (config.model_type != "bert" or student.model_type != "distilbert"):
+    if compares_states and student.hidden_size != config.hidden_size:
+        key, needed = student.attribute_map.get("hidden_size", "hidden_size"), config.hidden_size
         raise ConfigError(
-            f"objective.init: alternate requires a BERT as the teacher; {teacher} is of type "
-            f"{config.model_type!r}",
-            "use a BERT, or `init: random`",
+            f"model.{key}: {student.hidden_size}, but the teacher has {needed}",
+            f"set `model.{key}: {needed}`, or the `model.size` of the teacher",
         )
-    if copies_layers and student.n_layers > config.num_hidden_layers:
-        raise ConfigError(
-            f"model.n_layers: {student.n_layers}, but the teacher has {config.num_hidden_layers}",
-            "use fewer layers, or `objective.init: random`",
-        )
-    pairs = {}
-    if compares_states or copies_layers:
-        pairs["hidden_size"] = (student.hidden_size, config.hidden_size)
-    if copies_layers:
-        pairs["n_heads"] = (student.n_heads, config.num_attention_heads)
-        pairs["hidden_dim"] = (student.hidden_dim, config.intermediate_size)
-        pairs["max_position_embeddings"] = (
-            student.max_position_embeddings,
-            config.max_position_embeddings,
-        )
-    for name, (size, needed) in pairs.items():
-        key = student.attribute_map.get(name, name)
-        if size != needed:
-            raise ConfigError(
-                f"model.{key}: {size}, but the teacher has {needed}",
-                f"set `model.{key}: {needed}`, or the `model.size` of the teacher",
-            )
 
 
 def _check_teacher_folder(teacher: str) -> None:

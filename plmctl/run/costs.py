@@ -9,81 +9,13 @@ each direction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from plmctl.objectives.base import make_objective
-from plmctl.run.configs import PretrainConfig
-from plmctl.run.display import say
-from plmctl.run.network import fresh_model, loaded_model, make_network
-from plmctl.tokenization.load import Vocab
+from plmctl.families.base import Sizes
+from plmctl.run.prepared import Outline, Prepared, make_network
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a network.
-
-    Attributes:
-        parameters: All parameters; shared ones count once.
-        used: Parameters that are multiplied, each as often as it is used: weights that layers share
-            count once per layer; the output matrix counts, embeddings do not.
-        layers: The number of layers of the encoder, the decoder, or both together.
-        width: The hidden size.
-        heads: Attention heads; 0 without attention.
-        outputs: Ids that a target is compared with.
-        output_width: Numbers of a token that the output layer reads.
-        two_stacks: Whether it is an encoder-decoder.
-    """
-
-    parameters: int
-    used: int
-    layers: int
-    width: int
-    heads: int
-    outputs: int
-    output_width: int
-    two_stacks: bool
-
-
-def sizes_of(model: Any, outputs: int) -> Sizes:
-    """The sizes of a model of transformers, which may be on the meta device.
-
-    Args:
-        outputs: Ids that a target is compared with.
-    """
-    from torch import nn
-
-    config = model.config
-    parameters = sum(p.numel() for p in model.parameters())
-    tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding)}
-    used = parameters - sum(table.numel() for table in tables)
-    layers: int = getattr(config, "num_hidden_layers", 0)
-    if groups := getattr(config, "num_hidden_groups", 0):  # ALBERT
-        shared = sum(p.numel() for n, p in model.named_parameters() if "layer_groups" in n)
-        used += shared * layers // groups - shared
-    width: int = getattr(config, "hidden_size", 0)
-    output_width: int = getattr(config, "embedding_size", None) or width
-    if config.model_type == "elmo":
-        output_width = config.projection_size
-        # Both directions predict; the convolutions run at all characters of a word.
-        used += (2 * outputs - config.vocab_size) * output_width
-        for filters in (m for m in model.modules() if isinstance(m, nn.Conv1d)):
-            used += filters.weight.numel() * (config.max_characters - filters.kernel_size[0])
-    if getattr(config, "tie_word_embeddings", False) and tables:
-        used += outputs * output_width
-    return Sizes(
-        parameters,
-        used,
-        layers + (getattr(config, "num_decoder_layers", None) or 0),
-        width,
-        getattr(config, "num_attention_heads", 0) if layers else 0,
-        outputs,
-        output_width,
-        bool(getattr(config, "is_encoder_decoder", False)),
-    )
+    from transformers import PreTrainedModel
 
 
 def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
@@ -102,39 +34,40 @@ def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
     return half + targets * (half + 6 * matrix)
 
 
-def phase_flops(
-    config: PretrainConfig, vocab: Vocab, tokenizer: PreTrainedTokenizerBase | None = None
-) -> tuple[float, ...]:
-    """FLOPs per token of each phase; the arguments are those of ``network_sizes``."""
-    sizes = network_sizes(config, vocab, tokenizer)
-    objective = make_objective(config.objective)
+def phase_flops(run: Outline) -> tuple[float, ...]:
+    """FLOPs per token of each phase."""
+    sizes, objective = network_sizes(run), run.objective
     predicted = objective.targets_per_token()
     output = predicted if objective.ENCODER_DECODER else 1.0
-    return tuple(flops_per_token(sizes, phase.seq_len, output) for phase in config.train.phases)
+    phases = run.config.train.phases
+    return tuple(flops_per_token(sizes, phase.seq_len, output) for phase in phases)
 
 
-def network_sizes(
-    config: PretrainConfig, vocab: Vocab, tokenizer: PreTrainedTokenizerBase | None = None
-) -> Sizes:
-    """The sizes of a config's network; a new one is made on the meta device, without weights.
-
-    Args:
-        vocab: The vocabulary of its tokenizer, or a stand-in.
-        tokenizer: The tokenizer; None: it is not trained yet.
-    """
+def network_sizes(run: Outline) -> Sizes:
+    """The sizes of a run's network; a new one is made on the meta device, without weights."""
     import torch
 
-    objective = make_objective(config.objective)
-    outputs = objective.outputs_per_target(objective.num_outputs(vocab.size))
-    if config.model.init_from is not None:
-        model = (
-            loaded_model(config, new_heads=say)
-            if tokenizer is None
-            else make_network(config, tokenizer).model
-        )
-        return sizes_of(model, outputs)
-    with torch.device("meta"):
-        return sizes_of(fresh_model(config, vocab), outputs)
+    outputs = run.objective.outputs_per_target(run.outputs)
+    if run.config.model.init_from is None:
+        with torch.device("meta"):
+            return run.family.sizes(run.bare_model(), outputs)
+    if isinstance(run, Prepared):
+        return run.family.sizes(make_network(run, run.tokenizer).model, outputs)
+    return run.family.sizes(run.bare_model(), outputs)
+
+
+def network_facts(model: PreTrainedModel) -> dict[str, int]:
+    """Its number of parameters and its sizes, in the words of a card; unknown ones are left out."""
+    names = {
+        "layers": "num_hidden_layers",
+        "hidden size": "hidden_size",
+        "attention heads": "num_attention_heads",
+        "positions": "max_position_embeddings",
+        "vocabulary": "vocab_size",
+    }
+    sizes = {name: getattr(model.config, key, None) for name, key in names.items()}
+    known = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    return {"parameters": sum(one.numel() for one in model.parameters()), **known}
 
 
 # --- Memory of the training state ---

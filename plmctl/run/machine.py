@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.config.sections import CheckpointConfig, ComputeConfig
-from plmctl.families.base import trains_in_fp16
+from plmctl.families.base import Family
 from plmctl.run import launch
 from plmctl.run.configs import PretrainConfig, RunConfig
 
@@ -17,20 +17,19 @@ if TYPE_CHECKING:
     from plmctl.training.peers import Peers
 
 
-def compute_of(config: RunConfig, model_type: str, peers: Peers | None = None) -> ComputeConfig:
+def compute_of(config: RunConfig, family: Family, peers: Peers | None = None) -> ComputeConfig:
     """A run's ``compute`` with its precision decided; see ``of_training``.
 
     Args:
-        model_type: transformers' name of the architecture.
         peers: The processes of the run; None: there is one.
     """
     from plmctl.training.engine import of_training
 
-    fp16 = trains_in_fp16(model_type) and config.launch.strategy != "fsdp"
+    fp16 = family.FP16 and config.launch.strategy != "fsdp"
     return of_training(config.compute, Path(config.run), peers, fp16=fp16)
 
 
-def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, Any]:
+def resolve_compute(config: RunConfig, family: Family, network: PreTrainedConfig) -> dict[str, Any]:
     """Device, kernels and processes of a run, by the rules that the run itself follows.
 
     Args:
@@ -45,26 +44,26 @@ def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, A
     from plmctl.training.data import auto_micro_batch
     from plmctl.training.engine import (
         compiles,
-        for_finetuning,
         make_accelerator,
         precision_of,
     )
 
     processes = launch.world_size(config.launch, config.compute.device)
-    accelerator = make_accelerator(compute_of(config, network.model_type))
+    accelerator = make_accelerator(compute_of(config, family))
     device = accelerator.device.type
     if isinstance(config, PretrainConfig):
-        compute, loaded = config.compute, config.model.init_from is not None
+        loaded, by_default = config.model.init_from is not None, family.COMPILES
         lengths = [phase.seq_len for phase in config.train.phases]
     else:
-        compute, loaded = for_finetuning(config.compute), True
+        loaded, by_default = True, False
         lengths = [config.train.max_length]
     sharded = config.launch.shards(processes)
-    compiled = compiles(compute, device, network.model_type, sharded=sharded)
+    compute = config.compute
+    compiled = compiles(compute, device, by_default=by_default, sharded=sharded)
     attention = str(compute.attention)
     if attention == "auto":
         attention = "sdpa" if loaded else str(network._attn_implementation or "eager")
-        if network.model_type == "elmo":
+        if not family.ATTENTION:
             attention = "none (LSTM)"
         elif attention == "sdpa" and device == "cpu" and not compiled:
             attention = f"{CPU_ATTENTION} (with fast dropout)"

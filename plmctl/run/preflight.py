@@ -14,25 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from plmctl import registry
-from plmctl.config.base import ObjectiveConfig
+from plmctl.config.base import ModelConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError
-from plmctl.families.base import get_family
+from plmctl.families.base import Family, family_of, make_family
 from plmctl.files import model_of_run
 from plmctl.hub import local, refuse_unreachable
-from plmctl.objectives.base import Objective, get_objective, make_objective
+from plmctl.objectives.base import get_objective, make_objective
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig, RunConfig
 from plmctl.run.costs import network_sizes, state_memory
 from plmctl.run.display import say
 from plmctl.run.folder import check_run, is_finished, is_trained
-from plmctl.run.network import (
-    NOT_OF_NETWORK,
-    fields_set,
-    folder_tokenizer,
-    fresh_model,
-)
+from plmctl.run.prepared import Outline, Prepared, folder_tokenizer, fresh_model
 from plmctl.tasks.base import ScoredConfig, Task, make_task
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import TOKEN_NAMES, Vocab, open_tokenizer
@@ -88,7 +83,7 @@ def check_parts(config: PretrainConfig) -> None:
     Raises:
         ConfigError: As ``preflight``.
     """
-    _check_objective(config)
+    _check_objective(make_family(config.model), config.objective.name)
     if config.model.init_from is not None:
         check_model(config.model.init_from)
     Encoder(config.tokenizer, config.data.words)
@@ -125,27 +120,6 @@ def check_model(model: str) -> str:
 # --- Preflight of a pretraining: config in, what every later part of the run needs out ---
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A pretraining whose config is known to be good, before its text is read.
-
-    Attributes:
-        config: The config of the run.
-        objective: What the network is trained on.
-        encoder: Encodes text for token stores.
-        tokenizer: The same tokenizer as transformers has it, exactly as it was saved.
-        vocab: Its special ids and its size.
-        network: transformers' config of the network.
-    """
-
-    config: PretrainConfig
-    objective: Objective[ObjectiveConfig]
-    encoder: Encoder
-    tokenizer: PreTrainedTokenizerBase
-    vocab: Vocab
-    network: PreTrainedConfig
-
-
 def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepared:
     """Check a config against its tokenizer, its network and its folders; no text is read.
 
@@ -167,14 +141,14 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
     tokenizer = open_tokenizer(config.tokenizer)
     if config.data.words == "marked":
         check_mark(config.data.word_mark, tokenizer.all_special_tokens)
-    vocab = Vocab.of(tokenizer)
-    network = check_network(config, vocab)
-    objective = make_objective(config.objective)
+    outline = check_network(config, Vocab.of(tokenizer))
     if config.model.init_from is not None:
-        _check_folder(config, network, tokenizer, objective.num_outputs(vocab.size))
+        _check_folder(outline, tokenizer)
     longest = max(phase.seq_len for phase in config.train.phases)
-    objective.check(tokenizer, network, longest)
-    return Prepared(config, objective, encoder, tokenizer, vocab, network)
+    outline.objective.check(tokenizer, outline.network, longest)
+    if (teacher := outline.objective.teacher()) is not None:
+        outline.family.check_teacher(outline.network, teacher)
+    return Prepared(**vars(outline), encoder=encoder, tokenizer=tokenizer)
 
 
 def stand_in(vocab_size: int) -> Vocab:
@@ -182,8 +156,8 @@ def stand_in(vocab_size: int) -> Vocab:
     return Vocab(vocab_size, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=(5,))
 
 
-def check_network(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
-    """Check that family, objective and special tokens fit; return transformers' config.
+def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
+    """Check that family, objective and special tokens fit, and bind them.
 
     Args:
         vocab: The vocabulary of the tokenizer, or ``stand_in`` for one that is not trained yet.
@@ -192,59 +166,57 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> PreTrainedConfig:
         ConfigError: The family cannot build this network, has no heads for the objective, or the
             network does not support what the config requires of it; the tokenizer lacks a token.
     """
-    _check_objective(config)
-    _check_tokens(config, vocab)
-    _check_numbers(config)
+    family, objective = make_family(config.model), make_objective(config.objective)
+    _check_objective(family, config.objective.name)
+    _check_tokens(config, family, vocab)
+    _check_numbers(config.model)
     import torch
 
     longest = max(phase.seq_len for phase in config.train.phases)
-    positions = get_family(config.model.family).positions(config.model)
+    try:
+        with torch.device("meta"):
+            network = fresh_model(family, objective, vocab).config
+    except ValueError as error:
+        raise ConfigError(f"model: {error}") from error
+    positions = family.positions(network)
     if longest > positions:
         raise ConfigError(
             f"train.phases: seq_len {longest} is longer than the network's {positions} positions",
             "shorten the sequences, or increase the number of positions under `model`",
         )
-    try:
-        with torch.device("meta"):
-            network = fresh_model(config, vocab).config
-    except ValueError as error:
-        raise ConfigError(f"model: {error}") from error
     if config.model.init_from is not None:
-        network = _config_of_folder(config, config.model.init_from, network.model_type)
-    _check_sharded(config, network.model_type)
-    check_checkpointing(config.compute, network.model_type)
-    return network
+        network = _config_of_folder(family, config.model.init_from, network.model_type)
+    _check_sharded(config, family)
+    _check_checkpointing(config.compute, family)
+    return Outline(config, family, objective, vocab, network)
 
 
-def _check_objective(config: PretrainConfig) -> None:
+def _check_objective(family: Family, name: str) -> None:
     """Refuse an objective that the family has no heads for.
 
     Raises:
         ConfigError: With the objectives that the family supports.
     """
-    family, objective = config.model.family, config.objective.name
-    member, heads = get_objective(objective), get_family(family).HEADS
-    chosen = get_family(family)
-    members = {name: get_objective(name) for name in registry.names("objectives")}
+    members = {one: get_objective(one) for one in registry.names("objectives")}
     fitting = [
-        name
-        for name, one in members.items()
-        if chosen.fits(one.LOSS_TERMS, encoder_decoder=one.ENCODER_DECODER)
+        each
+        for each, one in members.items()
+        if family.fits(one.LOSS_TERMS, encoder_decoder=one.ENCODER_DECODER)
     ]
-    if objective in fitting:
+    if name in fitting:
         return
     hint = f"objectives that fit it: {', '.join(fitting)}"
-    if set(member.LOSS_TERMS) <= set(heads):
-        stacks = "an encoder and a decoder", "one stack of layers"
-        needs_two = member.ENCODER_DECODER
+    needed, two = get_objective(name).LOSS_TERMS, get_objective(name).ENCODER_DECODER
+    if set(needed) <= set(family.HEADS):
+        stacks = "one stack of layers", "an encoder and a decoder"
         raise ConfigError(
-            f"objective.name: {objective} needs {stacks[not needs_two]}; "
-            f"the family {family} has {stacks[needs_two]}",
+            f"objective.name: {name} needs {stacks[two]}; "
+            f"the family {family.name} has {stacks[not two]}",
             hint,
         )
     raise ConfigError(
-        f"objective.name: {objective} needs heads for {' and '.join(member.LOSS_TERMS)}; "
-        f"the family {family} has {' and '.join(heads)}",
+        f"objective.name: {name} needs heads for {' and '.join(needed)}; "
+        f"the family {family.name} has {' and '.join(family.HEADS)}",
         hint,
     )
 
@@ -252,7 +224,7 @@ def _check_objective(config: PretrainConfig) -> None:
 _MOST_UNITS = 10**8
 
 
-def _check_numbers(config: PretrainConfig) -> None:
+def _check_numbers(options: ModelConfig) -> None:
     """Refuse sizes with which not even the shapes of the weights can be computed in a minute.
 
     Raises:
@@ -260,19 +232,19 @@ def _check_numbers(config: PretrainConfig) -> None:
     """
     from plmctl.models.load import MOST_LAYERS
 
-    for name, value in config.model:
+    for name, value in options:
         most = MOST_LAYERS if "layer" in name else _MOST_UNITS
         if isinstance(value, int) and value > most:
             raise ConfigError(f"model.{name}: {value:,}; at most {most:,} can be computed")
 
 
-def check_machine(config: RunConfig, vocab: Vocab | None = None) -> None:
+def check_machine(config: RunConfig, outline: Outline | None = None) -> None:
     """Refuse a run that this machine cannot hold, before anything is allocated.
 
     `plan` does not ask this: it may be about another machine.
 
     Args:
-        vocab: The vocabulary of its tokenizer; None: the weights are in a folder.
+        outline: Of a pretraining; its weights are counted unless they are in a folder.
 
     Raises:
         ConfigError: With what is needed and what there is.
@@ -283,8 +255,8 @@ def check_machine(config: RunConfig, vocab: Vocab | None = None) -> None:
         lengths = [config.train.max_length]
     ids = 8.0 * config.train.batch_size * max(lengths)
     _check_memory("train.batch_size: the ids of a step", ids, "use a smaller batch")
-    if isinstance(config, PretrainConfig) and config.model.init_from is None and vocab is not None:
-        _check_weights(config, vocab)
+    if outline is not None and outline.config.model.init_from is None:
+        _check_weights(outline)
     _check_processes(config)
 
 
@@ -314,10 +286,10 @@ def _check_processes(config: RunConfig) -> None:
 _PROCESSES_PER_CPU = 16  # more only wait, and take memory
 
 
-def _check_weights(config: PretrainConfig, vocab: Vocab) -> None:
+def _check_weights(outline: Outline) -> None:
     import torch
 
-    sizes = network_sizes(config, vocab)
+    config, sizes = outline.config, network_sizes(outline)
     state = state_memory(sizes, config.optim.name, mixed=False)
     device = config.compute.device
     if device == "cpu" or (device == "auto" and not torch.accelerator.is_available()):
@@ -336,12 +308,12 @@ def _check_memory(what: str, needed: float, hint: str) -> None:
         )
 
 
-def _check_sharded(config: RunConfig, model_type: str) -> None:
+def _check_sharded(config: RunConfig, family: Family) -> None:
     """Refuse sharded weights for what needs whole ones, or more than one set of them.
 
     Raises:
-        ConfigError: ELMo, Muon, or the gradient scaler of fp16; texts that are written, with an old
-            PyTorch.
+        ConfigError: The family has no layers to shard; Muon, or the gradient scaler of fp16; texts
+            that are written, with an old PyTorch.
     """
     if config.launch.strategy != "fsdp":
         return
@@ -353,8 +325,8 @@ def _check_sharded(config: RunConfig, model_type: str) -> None:
             "launch.strategy: fsdp needs a newer PyTorch for tasks that generate text",
             "install PyTorch 2.13 or newer, or use ddp",
         )
-    if model_type == "elmo":
-        raise ConfigError("launch.strategy: fsdp is not supported for ELMo", "use ddp")
+    if not family.FSDP:
+        raise ConfigError(f"launch.strategy: fsdp is not supported for {family.TITLE}", "use ddp")
     if config.optim.name == "muon":
         raise ConfigError(
             "launch.strategy: fsdp is not supported with optim.name=muon, whose updates need whole "
@@ -367,19 +339,19 @@ def _check_sharded(config: RunConfig, model_type: str) -> None:
         )
 
 
-def check_checkpointing(compute: ComputeConfig, model_type: str) -> None:
+def _check_checkpointing(compute: ComputeConfig, family: Family) -> None:
     """Refuse to recompute the activations of a network that does not support it.
 
     Raises:
-        ConfigError: It is ELMo.
+        ConfigError: With the family.
     """
-    if compute.checkpoint_activations and model_type == "elmo":
+    if compute.checkpoint_activations and not family.RECOMPUTES:
         from plmctl.models.fast import no_checkpointing
 
-        raise no_checkpointing("ELMo")
+        raise no_checkpointing(family.TITLE)
 
 
-def _check_tokens(config: PretrainConfig, vocab: Vocab) -> None:
+def _check_tokens(config: PretrainConfig, family: Family, vocab: Vocab) -> None:
     """Refuse a tokenizer without the special tokens of the objective.
 
     Raises:
@@ -388,19 +360,18 @@ def _check_tokens(config: PretrainConfig, vocab: Vocab) -> None:
     needed = make_objective(config.objective).TOKENS
     missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) in (None, ())]
     if missing:
-        algorithm = get_family(config.model.family).TOKENIZER
         raise ConfigError(
             f"tokenizer: {config.tokenizer} has no {', '.join(missing)}, which the objective "
             f"{config.objective.name} needs",
-            f"train one with `algorithm: {algorithm}` and a `family` that has it, such as the "
-            "network's own",
+            f"train one with `algorithm: {family.TOKENIZER}` and a `family` that has it, such as "
+            "the network's own",
         )
 
 
 # --- Continued pretraining: does the folder fit the config? ---
 
 
-def _config_of_folder(config: PretrainConfig, source: str, model_type: str) -> PreTrainedConfig:
+def _config_of_folder(family: Family, source: str, model_type: str) -> PreTrainedConfig:
     """Transformers' config of the folder to start from.
 
     Raises:
@@ -413,53 +384,48 @@ def _config_of_folder(config: PretrainConfig, source: str, model_type: str) -> P
     if loaded.model_type != model_type:
         raise ConfigError(
             f"model.init_from: {source} is of type {loaded.model_type!r}, but the family "
-            f"{config.model.family} is of type {model_type!r}",
+            f"{family.name} is of type {model_type!r}",
             "set `model.family` to that of the folder",
         )
-    _check_shape(config, loaded)
+    _check_shape(family, loaded)
     return loaded
 
 
-def _check_shape(config: PretrainConfig, loaded: PreTrainedConfig) -> None:
+def _check_shape(family: Family, loaded: PreTrainedConfig) -> None:
     """Compare with the network that the config describes, if it sets any field of its shape."""
     import torch
 
-    family = get_family(config.model.family)
-    dropout = set(family.DROPOUT)
-    if not fields_set(config) - dropout:
+    chosen, dropout = family.chosen_fields(), set(family.DROPOUT)
+    if not chosen - dropout:
         return
     with torch.device("meta"):
-        network = family.build(config.model, vocab_size=100, pad_id=0, loss_terms=family.HEADS)
-    for name in sorted(set(type(config.model).model_fields) - NOT_OF_NETWORK - dropout):
-        if name not in fields_set(config) and "size" not in fields_set(config):
+        network = family.build(vocab_size=100, pad_id=0, loss_terms=family.HEADS)
+    options = set(type(family.config).model_fields) - set(ModelConfig.model_fields)
+    for name in sorted(options - dropout):
+        if name not in chosen and "size" not in chosen:
             continue
         requested, there = getattr(network.config, name, None), getattr(loaded, name, None)
         if requested is not None and there is not None and requested != there:
             raise ConfigError(
-                f"model: {config.model.init_from} has {name} {there}, and this config has "
+                f"model: {family.config.init_from} has {name} {there}, and this config has "
                 f"{requested}",
                 "leave out the size and its fields: the folder decides them",
             )
 
 
-def _check_folder(
-    config: PretrainConfig,
-    loaded: PreTrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    num_ids: int,
-) -> None:
+def _check_folder(outline: Outline, tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse a folder with incomplete weights, or with another tokenizer than the run's.
 
     Args:
-        config: With ``model.init_from``.
-        num_ids: Ids that the run's tokenizer has.
+        outline: Of a run with ``model.init_from``.
 
     Raises:
         ConfigError: A token has another id; or there are more ids than the network has, without
             ``model.extend_vocab``.
         DataError: The weights are incomplete.
     """
-    source = str(config.model.init_from)
+    config, source = outline.config, str(outline.config.model.init_from)
+    loaded, num_ids = outline.network, outline.outputs
     if num_ids > loaded.vocab_size and config.model.extend_vocab is None:
         raise ConfigError(
             f"{config.tokenizer} has {num_ids:,} ids, but the vocabulary of {source} has "
@@ -467,7 +433,7 @@ def _check_folder(
             "use the tokenizer that the model was made with; or, if yours extends it, set "
             "`model.extend_vocab: subtokens`",
         )
-    before = folder_tokenizer(config)
+    before = folder_tokenizer(source)
     if before is not None:
         _check_ids(config, tokenizer.get_vocab(), before)
     else:
@@ -475,8 +441,7 @@ def _check_folder(
             f"{source} has no tokenizer: whether its ids are those of {config.tokenizer} is unknown"
         )
     if not launch.is_worker():  # its launcher has checked them already
-        terms = make_objective(config.objective).LOSS_TERMS
-        get_family(config.model.family).load(source, terms, new_heads=lambda heads: None)
+        outline.family.load(source, outline.objective.LOSS_TERMS, new_heads=lambda heads: None)
 
 
 def _check_ids(
@@ -502,12 +467,14 @@ class PreparedFinetuning:
 
     Attributes:
         config: The config of the run.
+        family: The family of the model that it starts from.
         task: Makes the examples, the network's head and the metrics.
         tokenizer: The model's, as the task uses it.
         network: transformers' config of the model that it starts from.
     """
 
     config: FinetuneConfig
+    family: Family
     task: Task[ScoredConfig]
     tokenizer: PreTrainedTokenizerBase
     network: PreTrainedConfig
@@ -530,8 +497,9 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
 
     check_machine(config)
     network = config_of(config.model)
-    check_checkpointing(config.compute, network.model_type)
-    _check_sharded(config, network.model_type)
+    family = family_of(network)
+    _check_checkpointing(config.compute, family)
+    _check_sharded(config, family)
     task = make_task(config.task)
     task.check(config.model, network)
     positions = task.positions(config.train.max_length)
@@ -540,4 +508,4 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
     check_layers(network, config.train.reinit_layers, config.train.freeze)
     if config.lora is not None:
         require_peft()
-    return PreparedFinetuning(config, task, task.tokenizer(config.model), network)
+    return PreparedFinetuning(config, family, task, task.tokenizer(config.model), network)

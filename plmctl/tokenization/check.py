@@ -123,8 +123,8 @@ def check_usable(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
     config = Path(source) / "config.json"
     network = read_json(config) if config.is_file() else {}
     rows, largest = network.get("vocab_size"), max(vocab.values())
-    # An ELMo reads characters. Tokens may come from tokenizer_config.json too.
-    if isinstance(rows, int) and largest >= rows and network.get("model_type") != "elmo":
+    # Tokens may come from tokenizer_config.json too. A network that reads characters has no rows.
+    if isinstance(rows, int) and largest >= rows and "max_characters" not in network:
         raise DataError(
             f"{source}: the tokenizer has ids up to {largest:,}, and the model has embeddings for "
             f"{rows:,}",

@@ -282,6 +282,7 @@ def make_engine(
     compute: ComputeConfig,
     *,
     varying: bool = True,
+    compile_by_default: bool = True,
     sharded: bool = False,
     averaging: Averaging | None = None,
     peers: Peers | None = None,
@@ -295,13 +296,14 @@ def make_engine(
         network: The network to train.
         optim: The optimizer's config.
         compute: Attention, compilation and activation checkpointing.
-        varying: Whether the shapes of batches change from step to step; used by compilation.
+        varying: Whether shapes change from step to step; used by compilation.
+        compile_by_default: See ``compiles``.
         sharded: Whether each of several processes keeps a part of the weights.
         averaging: Average the weights over the steps.
         peers: The processes of the run; None: nobody watches them.
     """
-    device, model_type = accelerator.device.type, network.model.config.model_type
-    compiled = compiles(compute, device, model_type, sharded=sharded)
+    device = accelerator.device.type
+    compiled = compiles(compute, device, by_default=compile_by_default, sharded=sharded)
     attention = compute.attention
     if attention != "auto":
         network.model.set_attn_implementation(attention)
@@ -362,30 +364,22 @@ with a smaller last micro-batch and two sizes of its lists of targets."""
 
 
 def compiles(
-    compute: ComputeConfig, device: str, model_type: str, *, sharded: bool = False
+    compute: ComputeConfig, device: str, *, by_default: bool, sharded: bool = False
 ) -> bool:
     """Whether a run compiles its network.
 
-    By default not on a CPU, where it is slower, and not for ELMo, whose windows differ in their
-    words and whose layers are loops over time; nor a sharded network, of which only the layers
+    By default not on a CPU, where it is slower; nor a sharded network, of which only the layers
     can be compiled, each by itself.
 
     Args:
-        compute: The config's.
         device: "cpu", "cuda" or "mps".
-        model_type: transformers' name of the architecture.
+        by_default: Whether auto may compile: not in a finetuning, many of which take less time than
+            compiling, nor for a family without ``COMPILES``.
         sharded: Its layers have their weights only while they are called.
     """
     if compute.compile == "auto":
-        return device == "cuda" and model_type != "elmo" and not sharded
+        return device == "cuda" and by_default and not sharded
     return compute.compile
-
-
-def for_finetuning(compute: ComputeConfig) -> ComputeConfig:
-    """The same, with auto resolved to no: compiling takes as long as many a finetuning."""
-    if compute.compile != "auto":
-        return compute
-    return compute.model_copy(update={"compile": False})
 
 
 def compile_network(network: Network, *, varying: bool, sharded: bool = False) -> None:
@@ -397,10 +391,9 @@ def compile_network(network: Network, *, varying: bool, sharded: bool = False) -
             shape, which is faster.
         sharded: Compile each layer by itself.
     """
-    dynamic = varying or network.model.config.model_type == "elmo"
-    set_up_compiler(_SHAPES, varying=dynamic)
+    set_up_compiler(_SHAPES, varying=varying)
     if sharded:
         stacks = layer_stacks(network.model).values()
-        network.compile_layers((layer for stack in stacks for layer in stack), dynamic=dynamic)
+        network.compile_layers((layer for stack in stacks for layer in stack), dynamic=varying)
     else:
-        network.compile(dynamic=dynamic)
+        network.compile(dynamic=varying)

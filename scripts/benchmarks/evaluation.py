@@ -61,7 +61,7 @@ def _plmctl(args: argparse.Namespace, model: Any, family: Any) -> _Score:
     accelerator = make_accelerator(ComputeConfig(device=args.device))
     network = LoadedModel("the benchmark's", accelerator).placed(model, family.forward)
     likelihood = MaskedLikelihood(
-        LoadedModel.in_training(network, tokenizer, model.config.model_type, accelerator)
+        LoadedModel.in_training(network, tokenizer, family(), accelerator)
     )
 
     def score(texts: list[Any]) -> list[float]:

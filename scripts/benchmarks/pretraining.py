@@ -101,7 +101,7 @@ def network(args: argparse.Namespace, dropout: float | None = None) -> tuple[Any
     config = kind(family=name, size=args.size, **changes)
     torch.manual_seed(0)
     parts = get_objective(OBJECTIVES[name]["name"]).LOSS_TERMS
-    return family.build(config, vocab_size=args.vocab_size, pad_id=0, loss_terms=parts), family
+    return family(config).build(vocab_size=args.vocab_size, pad_id=0, loss_terms=parts), family
 
 
 def objective(args: argparse.Namespace, *, closed: bool = False) -> Any:

@@ -115,8 +115,7 @@ def write_network(
     positions = {"n_positions": args.length} if family == "gpt2" else {}
     member = registry.load("families", family)
     config = member.Config(family=family, size=args.size, **fields, **positions)
-    network = get_family(family).build(
-        config,
+    network = get_family(family)(config).build(
         vocab_size=len(tokenizer),
         pad_id=tokenizer.pad_token_id or 0,
         loss_terms=get_objective(args.objective).LOSS_TERMS,

@@ -47,17 +47,19 @@ def test_what_a_run_would_use(world: Path, capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_it_says_of_attention_is_what_a_run_has(compiled: bool, world: Path) -> None:
     from plmctl.run.configs import load
-    from plmctl.run.network import make_network
+    from plmctl.run.prepared import make_network
 
     settings = ["compute.device=cpu", f"compute.compile={str(compiled).lower()}"]
     config = load("pretrain", "bert.yaml", settings)
     accelerator = make_accelerator(config.compute)
     prepared = preflight(config)
-    network = make_network(config, prepared.tokenizer)
+    network = make_network(prepared, prepared.tokenizer)
     prepared_engine = make_engine(accelerator, network, config.optim, config.compute)
     used = prepared_engine.trained().network.config._attn_implementation
     assert network.compiled == compiled
-    assert resolve_compute(config, prepared.network)["attention"].split()[0] == used
+    assert (
+        resolve_compute(config, prepared.family, prepared.network)["attention"].split()[0] == used
+    )
 
 
 def test_what_the_machine_has_not_is_refused(

@@ -65,8 +65,7 @@ def test_roberta_is_the_published_network() -> None:
     assert config.type_vocab_size == 1
     assert config.layer_norm_eps == 1e-5
     assert config.hidden_act == "gelu"
-    roberta = get_family("roberta")
-    assert roberta.positions(roberta.Config()) == 512
+    assert get_family("roberta").positions(config) == 512
 
 
 def test_roberta_takes_512_tokens_and_no_more() -> None:

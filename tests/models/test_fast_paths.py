@@ -50,7 +50,7 @@ def plain_network(case: str) -> Network:
         update=dict.fromkeys(set(member.DROPOUT) & set(type(config).model_fields), 0.0)
     )
     terms = get_objective(objective).LOSS_TERMS
-    model = member.build(still, vocab_size=VOCAB.size, pad_id=0, loss_terms=terms)
+    model = member(still).build(vocab_size=VOCAB.size, pad_id=0, loss_terms=terms)
     return Network(model, member.forward).train()
 
 

@@ -3,26 +3,28 @@
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
 
+from plmctl.families.base import Sizes, get_family
 from plmctl.objectives.base import get_objective
-from plmctl.run.costs import Sizes, flops_per_token, sizes_of, state_memory
+from plmctl.run.costs import flops_per_token, state_memory
 from tests.builders import make_model
 
 
-def outline(family: str, objective: str, vocab_size: int, **fields: object) -> object:
+def outline(family: str, objective: str, vocab_size: int, **fields: object) -> PreTrainedModel:
     with torch.device("meta"):
         return make_model(family, vocab_size, get_objective(objective).LOSS_TERMS, **fields)
 
 
 def test_gpt2_small_is_as_published() -> None:
-    sizes = sizes_of(outline("gpt2", "clm", 50257, size="small"), 50257)
+    sizes = get_family("gpt2").sizes(outline("gpt2", "clm", 50257, size="small"), 50257)
     assert sizes.parameters == 124_439_808
     # 6 N = 0.742 GFLOP without the table of positions, and 0.113 of attention at 1,024 positions.
     assert flops_per_token(sizes, 1024) == 6 * (124_439_808 - 1024 * 768) + 12 * 12 * 768 * 1024
 
 
 def test_layers_that_share_weights_work_all_the_same() -> None:
-    sizes = sizes_of(outline("albert", "mlm+sop", 30000, size="base"), 30000)
+    sizes = get_family("albert").sizes(outline("albert", "mlm+sop", 30000, size="base"), 30000)
     layer = 12 * 768 * 768 + 13 * 768  # attention and feed-forward, with biases and two norms
     assert 12 * layer < sizes.used < 12 * layer + 6_000_000
     assert sizes.parameters < 12_000_000
@@ -44,7 +46,7 @@ def test_arithmetic_is_what_pytorch_counts(
     ids = torch.randint(1, 1000, (2, 64))
     with FlopCounterMode(display=False) as counter:
         model(input_ids=ids, labels=ids).loss.backward()
-    expected = flops_per_token(sizes_of(model, 1000), 64) * ids.numel()
+    expected = flops_per_token(get_family(family).sizes(model, 1000), 64) * ids.numel()
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.03)
 
 
@@ -56,7 +58,7 @@ def test_elmo_is_what_pytorch_counts() -> None:
     with FlopCounterMode(display=False) as counter:
         out = model(characters, torch.stack([words, words.flip(1)]))
         (out.forward_logits.sum() + out.backward_logits.sum()).backward()
-    expected = flops_per_token(sizes_of(model, 1000), 32) * words.numel()
+    expected = flops_per_token(get_family("elmo").sizes(model, 1000), 32) * words.numel()
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.03)
 
 

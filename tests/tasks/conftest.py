@@ -75,8 +75,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
         tokens = tokenizer_of(tokenizer or family)
         torch.manual_seed(3)
         pad = tokens.pad_token_id if tokens.pad_token_id is not None else len(tokens) - 1
-        model = member.build(
-            config, vocab_size=len(tokens), pad_id=pad, loss_terms=member.HEADS[:1]
+        model = member(config).build(
+            vocab_size=len(tokens), pad_id=pad, loss_terms=member.HEADS[:1]
         )
         for name in (*member.DROPOUT, "classifier_dropout", "seq_classif_dropout"):
             setattr(model.config, name, dropout)

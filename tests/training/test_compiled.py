@@ -20,10 +20,11 @@ from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.evaluation.scoring import score
+from plmctl.families.base import get_family
 from plmctl.models import losses as projection
 from plmctl.models.fast import checkpoint_activations
 from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches
-from plmctl.training.engine import Engine, compiles, for_finetuning
+from plmctl.training.engine import Engine, compiles
 from plmctl.training.loop import Plan, take_step
 from tests.builders import cpu_engine
 from tests.processes import in_two_processes
@@ -210,14 +211,13 @@ def test_asked_to_stop_while_it_compiles(
 
 def test_what_auto_is() -> None:
     auto = ComputeConfig()
-    assert compiles(auto, "cuda", "bert")
-    assert not compiles(auto, "cpu", "bert")
-    assert not compiles(auto, "mps", "gpt2")
-    assert not compiles(auto, "cuda", "elmo")
-    assert compiles(ComputeConfig(compile=True), "cpu", "bert")
-    assert not compiles(ComputeConfig(compile=False), "cuda", "bert")
-    assert not compiles(for_finetuning(auto), "cuda", "bert")
-    assert compiles(for_finetuning(ComputeConfig(compile=True)), "cuda", "bert")
+    assert compiles(auto, "cuda", by_default=True)
+    assert not compiles(auto, "cpu", by_default=True)
+    assert not compiles(auto, "mps", by_default=True)
+    assert not compiles(auto, "cuda", by_default=False)
+    assert compiles(ComputeConfig(compile=True), "cpu", by_default=False)
+    assert not compiles(ComputeConfig(compile=False), "cuda", by_default=True)
+    assert not get_family("elmo").COMPILES
 
 
 @pytest.mark.sweep

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import BertConfig, ElectraConfig, GPT2Config, T5Config
 
 from plmctl.commands.doctor import _devices
 from plmctl.config.sections import ComputeConfig, LaunchConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError, PlmError, Preempted
-from plmctl.families.base import trains_in_fp16
+from plmctl.families.base import family_of
+from plmctl.models.elmo import ElmoConfig
 from plmctl.run.folder import write_environment
 from plmctl.run.launch import world_size
 from plmctl.training.data import StepLoader
@@ -186,11 +188,11 @@ def test_unequal_gpus_train_in_what_each_of_them_has(
 
 
 def test_the_family_says_whether_it_can_be_trained_in_fp16() -> None:
-    assert trains_in_fp16("bert")
-    assert trains_in_fp16("gpt2")
-    assert not trains_in_fp16("t5")
-    assert not trains_in_fp16("elmo")
-    assert not trains_in_fp16("unheard-of")
+    assert family_of(BertConfig()).FP16
+    assert family_of(GPT2Config()).FP16
+    assert not family_of(T5Config()).FP16
+    assert not family_of(ElmoConfig()).FP16
+    assert not family_of(ElectraConfig()).FP16  # no family
 
 
 # --- Apple's GPU ---

@@ -98,8 +98,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         tokenizer = tokenizer_of()
         config = registry.load("families", kind).Config(family=kind, **fields)
         torch.manual_seed(3)
-        network = get_family(kind).build(
-            config, vocab_size=len(tokenizer), pad_id=0, loss_terms=("lm",)
+        network = get_family(kind)(config).build(
+            vocab_size=len(tokenizer), pad_id=0, loss_terms=("lm",)
         )
         with torch.no_grad():  # far from a model that repeats its last token wherever it stands
             for name, parameter in network.named_parameters():
