@@ -20,7 +20,7 @@ ALLOWED = {
     "examples": set(),
     "tokenization": {"config"},
     "models": {"config", "examples"},
-    "families": {"config", "models"},
+    "families": {"config", "models", "tokenization"},
     "optimizers": {"config", "models"},
     "objectives": {"config", "corpus", "examples", "tokenization", "models"},
     "metrics": {"examples"},

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from plmctl.families.base import Family, LearnedPositionsConfig, Project, project_to_logits
+from plmctl.tokenization.templates import AS_IS, TokenizerTemplate
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
 class DecoderConfig(LearnedPositionsConfig):
@@ -68,10 +69,26 @@ class DecoderFamily(Family):
         return {"lm": project(hidden_states(model, input_ids, position_ids), model.lm_head)}
 
 
+class Gpt2Template(TokenizerTemplate):
+    """GPT-2's tokenizer."""
+
+    ALGORITHM = "byte_bpe"
+    KIND = "bytes"
+    LAST = ("<|endoftext|>",)
+    RULES = AS_IS
+    MAX_LENGTH = 1024
+
+    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
+        """See the base class."""
+        from transformers import GPT2Tokenizer
+
+        return GPT2Tokenizer
+
+
 class Gpt2Family(DecoderFamily):
     """GPT-2's network."""
 
-    TOKENIZER = "byte_bpe"
+    TOKENIZER = Gpt2Template
     NETWORK = {
         # The same function as the published gelu_new, in one fused kernel.
         "activation_function": "gelu_pytorch_tanh",

@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plmctl.families.base import EncoderFamily, Project, TokenEmbeddingsConfig, project_to_logits
+from plmctl.tokenization.templates import (
+    Rules,
+    TokenizerTemplate,
+    folding,
+    nmt_nfkc,
+    unicode_form,
+)
 
 if TYPE_CHECKING:
+    from tokenizers.normalizers import Normalizer
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
 class Config(TokenEmbeddingsConfig):
@@ -55,11 +63,47 @@ class Config(TokenEmbeddingsConfig):
         return self
 
 
+class AlbertTemplate(TokenizerTemplate):
+    """ALBERT's tokenizer."""
+
+    ALGORITHM = "unigram"
+    KIND = "spaces"
+    FIRST = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+    RULES = Rules("nfkd", lowercase=True, strip_accents=True, space_chinese=False)
+    MASK = "[MASK]"
+
+    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
+        """See the base class."""
+        from transformers import AlbertTokenizer
+
+        return AlbertTokenizer
+
+    def class_options(self) -> tuple[dict[str, Any], bool]:
+        """The class has a switch for case and accents, and leaves the segments out."""
+        rules = self.rules
+        other_form = rules.normalization != self.RULES.normalization
+        return {
+            "do_lower_case": rules.lowercase,
+            "keep_accents": not rules.strip_accents,
+            "_spm_precompiled_charsmap": nmt_nfkc(),
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        }, other_form or rules.keep_joiners or rules.space_chinese
+
+    def normalizer(self) -> Normalizer:
+        """LaTeX's quotation marks become plain ones; T5's normalisation comes last."""
+        from tokenizers import normalizers
+
+        rules = self.rules
+        quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        last = normalizers.Precompiled(nmt_nfkc(keep_joiners=rules.keep_joiners))
+        return normalizers.Sequence([*unicode_form(rules), *quotes, *folding(rules), last])
+
+
 class Albert(EncoderFamily, config=Config):
     """ALBERT."""
 
     OBJECTIVE = "mlm+sop"
-    TOKENIZER = "unigram"
+    TOKENIZER = AlbertTemplate
     HEADS = ("mlm", "sop")
     MODEL_TYPE = "albert"
     DROPOUT = (*EncoderFamily.DROPOUT, "classifier_dropout_prob")

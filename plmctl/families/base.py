@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from plmctl import registry
 from plmctl.config.base import ModelConfig
 from plmctl.errors import ConfigError, nearest
+from plmctl.tokenization.templates import TokenizerTemplate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -42,7 +43,7 @@ class Family(ABC):
     Attributes:
         Config: The options that a user may set.
         OBJECTIVE: The objective of the paper.
-        TOKENIZER: The tokenizer algorithm of the paper.
+        TOKENIZER: The tokenizer of the paper, apart from its vocabulary.
         HEADS: The loss terms that it has heads for.
         SIZES: For each size, the values of ``SIZE_FIELDS``.
         SIZE_FIELDS: The fields of transformers' config that a size decides.
@@ -63,7 +64,7 @@ class Family(ABC):
 
     Config: ClassVar[type[ModelConfig]]
     OBJECTIVE: ClassVar[str]
-    TOKENIZER: ClassVar[str]
+    TOKENIZER: ClassVar[type[TokenizerTemplate]]
     HEADS: ClassVar[tuple[str, ...]]
     SIZES: ClassVar[Mapping[str, tuple[int, ...]]]
     SIZE_FIELDS: ClassVar[tuple[str, ...]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from plmctl.families._bert import BertTemplate
 from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Bert(EncoderFamily, config=Config):
     """BERT."""
 
     OBJECTIVE = "mlm+nsp"
-    TOKENIZER = "wordpiece"
+    TOKENIZER = BertTemplate
     HEADS = ("mlm", "nsp")
     MODEL_TYPE = "bert"
     SIZES = {  # layers, hidden size

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from plmctl.config.base import ModelConfig
+from plmctl.families._bert import BertTemplate
 from plmctl.families.base import Family, Project, project_to_logits
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class DistilBert(Family, config=Config):
     """DistilBERT."""
 
     OBJECTIVE = "distillation"
-    TOKENIZER = "wordpiece"
+    TOKENIZER = BertTemplate
     HEADS = ("mlm", "kl", "cosine")
     MODEL_TYPE = "distilbert"
     DROPOUT = ("dropout", "attention_dropout")

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.config.base import ModelConfig
-from plmctl.families.base import Family, Project
+from plmctl.families.base import NO_LIMIT, Family, Project
+from plmctl.tokenization.templates import Rules, TokenizerTemplate
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from plmctl.models.elmo import ElmoForPreTraining
 
@@ -40,11 +41,50 @@ class Config(ModelConfig):
     """Dropout of the layers' inputs and of the top output."""
 
 
+class ElmoTemplate(TokenizerTemplate):
+    """Whole words, for which transformers has no class."""
+
+    ALGORITHM = "word"
+    KIND = "bert"
+    FIRST = ("<S>", "</S>", "<UNK>")
+    RULES = Rules("none", lowercase=False, strip_accents=False, space_chinese=True)
+    MAX_LENGTH = NO_LIMIT
+    OPTIONS = ("pretokenized",)
+
+    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
+        """The general class."""
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast
+
+    def make(self, model: dict[str, Any]) -> PreTrainedTokenizerFast:
+        """See the base class; the special tokens are the first three."""
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        begin, end, unknown = self.FIRST
+        backend = Tokenizer(models.WordLevel(model.get("vocab", {}), unk_token=unknown))
+        backend.normalizer = self.normalizer()
+        backend.pre_tokenizer = (
+            pre_tokenizers.WhitespaceSplit()
+            if self.config.pretokenized
+            else pre_tokenizers.BertPreTokenizer()
+        )
+        return self.tokenizer_class()(
+            tokenizer_object=backend,
+            bos_token=begin,
+            eos_token=end,
+            unk_token=unknown,
+            model_max_length=self.max_length,
+            split_special_tokens=self.config.split_special_tokens,
+            **self.extra_tokens(),
+        )
+
+
 class Elmo(Family, config=Config):
     """ELMo. Sequences have no padding, so that no token id is needed."""
 
     OBJECTIVE = "bilm"
-    TOKENIZER = "word"
+    TOKENIZER = ElmoTemplate
     HEADS = ("forward", "backward")
     MODEL_TYPE = "elmo"
     DROPOUT = ("dropout",)

@@ -12,9 +12,10 @@ from pydantic import Field
 
 from plmctl.families._gpt import DecoderFamily
 from plmctl.families.base import TokenEmbeddingsConfig
+from plmctl.tokenization.templates import CLEANED, TokenizerTemplate
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
 class Config(TokenEmbeddingsConfig):
@@ -41,10 +42,25 @@ class Config(TokenEmbeddingsConfig):
     """Standard deviation of the initial weights."""
 
 
+class Gpt1Template(TokenizerTemplate):
+    """GPT-1's tokenizer."""
+
+    ALGORITHM = "bpe"
+    KIND = "bert"
+    FIRST = ("<unk>",)
+    RULES = CLEANED
+
+    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
+        """See the base class."""
+        from transformers import OpenAIGPTTokenizer
+
+        return OpenAIGPTTokenizer
+
+
 class Gpt1(DecoderFamily, config=Config):
     """GPT-1, which has neither a padding token nor an end-of-text token."""
 
-    TOKENIZER = "bpe"
+    TOKENIZER = Gpt1Template
     MODEL_TYPE = "openai-gpt"
     SIZES = {"tiny": (2, 128), "mini": (4, 256), "base": (12, 768)}  # layers, hidden size
     NETWORK = {

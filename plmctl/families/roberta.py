@@ -13,10 +13,11 @@ from pydantic import Field
 from plmctl.config.base import ModelConfig
 from plmctl.errors import ConfigError
 from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
+from plmctl.tokenization.templates import AS_IS, TokenizerTemplate
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
 class Config(EncoderConfig):
@@ -29,11 +30,28 @@ class Config(EncoderConfig):
     """Number of positions; two of them are never used, so that 514 take 512 tokens."""
 
 
+class RobertaTemplate(TokenizerTemplate):
+    """RoBERTa's tokenizer."""
+
+    ALGORITHM = "byte_bpe"
+    KIND = "bytes"
+    FIRST = ("<s>", "<pad>", "</s>", "<unk>")
+    LAST = ("<mask>",)
+    RULES = AS_IS
+    MASK = "<mask>"
+
+    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
+        """See the base class."""
+        from transformers import RobertaTokenizer
+
+        return RobertaTokenizer
+
+
 class Roberta(EncoderFamily, config=Config):
     """RoBERTa, whose initial weights are transformers' own."""
 
     OBJECTIVE = "mlm"
-    TOKENIZER = "byte_bpe"
+    TOKENIZER = RobertaTemplate
     HEADS = ("mlm",)
     MODEL_TYPE = "roberta"
     SIZES = {  # layers, hidden size

@@ -9,10 +9,11 @@ from pydantic import Field, model_validator
 from plmctl import hub
 from plmctl.config.base import ModelConfig
 from plmctl.families.base import Family, Project, TokenEmbeddingsConfig, project_to_logits
+from plmctl.tokenization.templates import Rules, TokenizerTemplate, nmt_nfkc
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from plmctl.models.load import NewHeads
 
@@ -73,11 +74,40 @@ class Config(TokenEmbeddingsConfig):
         return self
 
 
+class T5Template(TokenizerTemplate):
+    """T5's tokenizer."""
+
+    ALGORITHM = "unigram"
+    KIND = "spaces"
+    FIRST = ("<pad>", "</s>", "<unk>")
+    RULES = Rules("nmt_nfkc", lowercase=False, strip_accents=False, space_chinese=False)
+    OPTIONS = ("sentinels",)
+
+    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
+        """See the base class."""
+        from transformers import T5Tokenizer
+
+        return T5Tokenizer
+
+    def class_options(self) -> tuple[dict[str, Any], bool]:
+        """The table of the published normalisation."""
+        return {"_spm_precompiled_charsmap": nmt_nfkc()}, self.rules != self.RULES
+
+    def sentinels(self) -> list[str]:
+        """The sentinels in the order of their ids: the first has the last one."""
+        return [f"<extra_id_{number}>" for number in reversed(range(self.config.sentinels))]
+
+    def extra_tokens(self) -> dict[str, Any]:
+        """The class counts the sentinels, and wants them listed too."""
+        extra = [*self.config.special_tokens, *reversed(self.sentinels())]
+        return {"extra_ids": self.config.sentinels, "additional_special_tokens": extra}
+
+
 class T5(Family, config=Config):
     """T5, whose positions are relative, so that inputs have any length."""
 
     OBJECTIVE = "span_corruption"
-    TOKENIZER = "unigram"
+    TOKENIZER = T5Template
     HEADS = ("lm", "z_loss")
     MODEL_TYPE = "t5"
     ENCODER_DECODER = True

@@ -395,7 +395,7 @@ def _check_tokens(config: PretrainConfig, vocab: Vocab) -> None:
     needed = get_objective(config.objective.name).TOKENS
     missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) in (None, ())]
     if missing:
-        algorithm = get_family(config.model.family).TOKENIZER
+        algorithm = get_family(config.model.family).TOKENIZER.ALGORITHM
         raise ConfigError(
             f"tokenizer: {config.tokenizer} has no {', '.join(missing)}, which the objective "
             f"{config.objective.name} needs",
