@@ -6,12 +6,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from plmctl.families.base import Family, LearnedPositionsConfig, Project, project_to_logits
+from plmctl.families.base import (
+    Family,
+    HeadKind,
+    LearnedPositionsConfig,
+    Project,
+    project_to_logits,
+)
+from plmctl.tokenization.layout import encode_texts, require_tokens, with_layout
 from plmctl.tokenization.templates import AS_IS, TokenizerTemplate
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import (
+        PreTrainedConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        PreTrainedTokenizerFast,
+    )
 
 
 class DecoderConfig(LearnedPositionsConfig):
@@ -44,6 +56,8 @@ class DecoderFamily(Family):
     SIZE_FIELDS: ClassVar[tuple[str, ...]] = ("n_layer", "n_embd")
     WIDTH = ("n_embd", "n_head", "")
     POSITIONS = "n_positions"
+    LORA_TARGETS = ("c_attn",)
+    POOLS = False  # a text's last token alone has seen all of it
 
     @staticmethod
     def forward(
@@ -102,6 +116,25 @@ class Gpt2Family(DecoderFamily):
         from transformers import GPT2LMHeadModel
 
         return GPT2LMHeadModel
+
+    @classmethod
+    def finetuning_format(cls, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+        """A line break between the texts of a pair; nothing is published."""
+        ids = encode_texts(tokenizer, ["\n"])[0]
+        known = {str(tokenizer.convert_ids_to_tokens(id_)): id_ for id_ in ids}
+        if len(ids) != 1:  # no token for a line break
+            require_tokens(tokenizer, "eos_token")
+            known = {str(tokenizer.eos_token): int(tokenizer.eos_token_id)}
+        return with_layout(tokenizer, "$A", f"$A {next(iter(known))} $B", known)
+
+    @classmethod
+    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
+        """The Auto class of multiple choice does not know GPT-2's head."""
+        from transformers import GPT2DoubleHeadsModel
+
+        if kind == "multiple_choice":
+            return GPT2DoubleHeadsModel
+        return super().head_class(kind, network)
 
     @classmethod
     def initialize(cls, model: Any) -> None:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plmctl.families.base import EncoderFamily, Project, TokenEmbeddingsConfig, project_to_logits
+from plmctl.families.base import (
+    EncoderFamily,
+    HeadKind,
+    Project,
+    TokenEmbeddingsConfig,
+    project_to_logits,
+)
 from plmctl.tokenization.templates import (
     Rules,
     TokenizerTemplate,
@@ -21,8 +27,8 @@ from plmctl.tokenization.templates import (
 
 if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
-    from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from torch import Tensor, nn
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 
 class Config(TokenEmbeddingsConfig):
@@ -105,6 +111,7 @@ class Albert(EncoderFamily, config=Config):
     OBJECTIVE = "mlm+sop"
     TOKENIZER = AlbertTemplate
     HEADS = ("mlm", "sop")
+    LORA_TARGETS = ("query", "value")
     MODEL_TYPE = "albert"
     DROPOUT = (*EncoderFamily.DROPOUT, "classifier_dropout_prob")
     SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads")
@@ -140,6 +147,23 @@ class Albert(EncoderFamily, config=Config):
         from plmctl.models.parameters import truncated_normal_
 
         truncated_normal_(model, model.config.initializer_range)
+
+    @classmethod
+    def initialize_head(cls, head: nn.Module, network: PreTrainedConfig) -> None:
+        """From a truncated normal distribution, as the published code of finetuning."""
+        from plmctl.models.parameters import truncated_normal_
+
+        config: Any = network
+        truncated_normal_(head, config.initializer_range)
+
+    @classmethod
+    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
+        """It has its own head for questions that may have no answer."""
+        from plmctl.models.heads.question_answering import AlbertForAnswerOrNone
+
+        if kind == "answer_or_none":
+            return AlbertForAnswerOrNone
+        return super().head_class(kind, network)
 
     @staticmethod
     def forward(

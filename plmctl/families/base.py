@@ -9,7 +9,7 @@ share is in ``_gpt``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -22,7 +22,7 @@ from plmctl.tokenization.templates import TokenizerTemplate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.models.load import NewHeads
 
@@ -60,6 +60,10 @@ class Family(ABC):
             its folders are recognised as another family's (GPT-3 as GPT-2, SpanBERT as BERT).
         ENCODER_DECODER: Whether it has an encoder and a decoder.
         FP16: Whether its networks can be trained in fp16, whose largest number is 65,504.
+        READS_CHARACTERS: Whether it reads the characters of words instead of token ids.
+        FORMAT_TOKENS: Tokens that finetuning adds for its format, in the order of their ids.
+        LORA_TARGETS: Linear layers with the attention's queries and values; empty: not known.
+        POOLS: Whether a head can read any of its vectors, or all of them (`pooling`).
     """
 
     Config: ClassVar[type[ModelConfig]]
@@ -77,6 +81,10 @@ class Family(ABC):
     MODEL_TYPE: ClassVar[str] = ""
     ENCODER_DECODER: ClassVar[bool] = False
     FP16: ClassVar[bool] = True
+    READS_CHARACTERS: ClassVar[bool] = False
+    FORMAT_TOKENS: ClassVar[tuple[str, ...]] = ()
+    LORA_TARGETS: ClassVar[tuple[str, ...]] = ()
+    POOLS: ClassVar[bool] = True
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
         """Set ``Config``; base classes of several families have none."""
@@ -159,6 +167,42 @@ class Family(ABC):
             f"objective.init: the family {cls.__name__} cannot start from a teacher's weights",
             "use `family: distilbert`, or `init: random`",
         )
+
+    # --- Finetuning: what a family may define ---
+
+    @classmethod
+    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
+        """The class of the network with a head, or an Auto class that has one; None: there is none.
+
+        Args:
+            kind: What the head is for.
+            network: transformers' config.
+        """
+        import transformers
+
+        if kind == "answer_or_none" or (
+            network.is_encoder_decoder and kind != "question_answering"
+        ):
+            return None
+        auto: Any = getattr(transformers, _AUTO[kind])
+        # transformers has no accessor for what an Auto class knows.
+        return auto if type(network) in auto._model_mapping else None  # noqa: SLF001
+
+    @classmethod
+    def initialize_head(cls, head: nn.Module, network: PreTrainedConfig) -> None:
+        """Draw a new head, or a whole network, where the published code does so in its own way."""
+        return  # the default: transformers' own
+
+    @classmethod
+    def finetuning_format(cls, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+        """The tokenizer with the family's special tokens around texts, in place."""
+        return tokenizer
+
+    @classmethod
+    def longest_input(cls, network: PreTrainedConfig) -> int | None:
+        """Tokens that a network of a folder has positions for; None: any number (T5, ELMo)."""
+        rows: int | None = getattr(network, "max_position_embeddings", None)
+        return rows
 
     # --- What callers use ---
 
@@ -246,10 +290,98 @@ def get_family(name: str) -> type[Family]:
     return registry.member("families", name, Family)
 
 
+HeadKind = Literal[
+    "classification", "tagging", "multiple_choice", "question_answering", "answer_or_none"
+]
+"""What a head is for. answer_or_none: a question that may have no answer, by a separate logit."""
+
+_AUTO = {
+    "classification": "AutoModelForSequenceClassification",
+    "tagging": "AutoModelForTokenClassification",
+    "multiple_choice": "AutoModelForMultipleChoice",
+    "question_answering": "AutoModelForQuestionAnswering",
+}
+
+
+def families() -> Iterator[type[Family]]:
+    """All families."""
+    return map(get_family, registry.names("families"))
+
+
+def family_of(network: PreTrainedConfig) -> type[Family]:
+    """The family of a folder, by its config; ``Unlisted`` if none has its architecture."""
+    kind = str(network.model_type)
+    return next((one for one in families() if kind == one.MODEL_TYPE), Unlisted)
+
+
+class Unlisted(Family, config=ModelConfig):
+    """Any other architecture of transformers: it can be finetuned, and fill masks."""
+
+    HEADS = ()
+    DROPOUT = ()
+    FP16 = False  # unknown
+
+    @classmethod
+    def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
+        """There is none."""
+        raise NotImplementedError
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """There is none."""
+        raise NotImplementedError
+
+    @classmethod
+    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
+        """MT5 answers as text, as T5 does."""
+        return None if network.model_type == "mt5" else super().head_class(kind, network)
+
+    @classmethod
+    def longest_input(cls, network: PreTrainedConfig) -> int | None:
+        """These two count positions from after the id of the padding token, as RoBERTa does."""
+        if network.model_type in ("xlm-roberta", "camembert"):
+            return positions_after_padding(network)
+        return super().longest_input(network)
+
+
+def positions_after_padding(network: PreTrainedConfig) -> int:
+    """The longest input of RoBERTa's encoder: positions start after the id of the padding token."""
+    config: Any = network
+    return int(config.max_position_embeddings) - int(config.pad_token_id or 0) - 1
+
+
+def longest_input(network: PreTrainedConfig) -> int | None:
+    """Tokens that a network has positions for; None: any number (T5, ELMo)."""
+    from plmctl.models.own_heads import encoder_config
+
+    encoder = encoder_config(network)
+    return family_of(encoder).longest_input(encoder)
+
+
+def refuse_longer(model: str, length: int, key: str) -> None:
+    """Refuse inputs that are longer than a network has positions for.
+
+    Args:
+        model: A model folder or Hub id.
+        length: Tokens, special ones included.
+        key: The key of the config that requires them.
+
+    Raises:
+        ConfigError: They are too many.
+    """
+    from plmctl.models.load import config_of
+
+    longest = longest_input(config_of(model))
+    if longest is not None and length > longest:
+        raise ConfigError(
+            f"{key}: {length:,} tokens, but {model} has positions for {longest:,}",
+            f"{longest} at most; what is longer is cut, or read in windows",
+        )
+
+
 def trains_in_fp16(model_type: str) -> bool:
     """Whether networks of a type of transformers can be trained in fp16; unknown ones may not."""
-    families = map(get_family, registry.names("families"))
-    return any(family.FP16 for family in families if model_type == family.MODEL_TYPE)
+    return any(family.FP16 for family in families() if model_type == family.MODEL_TYPE)
 
 
 # --- The output layer: a hook in place of logits ---

@@ -45,6 +45,7 @@ class DistilBert(Family, config=Config):
     OBJECTIVE = "distillation"
     TOKENIZER = BertTemplate
     HEADS = ("mlm", "kl", "cosine")
+    LORA_TARGETS = ("q_lin", "v_lin")
     MODEL_TYPE = "distilbert"
     DROPOUT = ("dropout", "attention_dropout")
     SIZE_FIELDS = ("n_layers", "dim")

@@ -8,12 +8,18 @@ from pydantic import Field, model_validator
 
 from plmctl import hub
 from plmctl.config.base import ModelConfig
-from plmctl.families.base import Family, Project, TokenEmbeddingsConfig, project_to_logits
+from plmctl.families.base import (
+    Family,
+    HeadKind,
+    Project,
+    TokenEmbeddingsConfig,
+    project_to_logits,
+)
 from plmctl.tokenization.templates import Rules, TokenizerTemplate, nmt_nfkc
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
     from plmctl.models.load import NewHeads
 
@@ -109,6 +115,8 @@ class T5(Family, config=Config):
     OBJECTIVE = "span_corruption"
     TOKENIZER = T5Template
     HEADS = ("lm", "z_loss")
+    LORA_TARGETS = ("q", "v")
+    POOLS = False
     MODEL_TYPE = "t5"
     ENCODER_DECODER = True
     FP16 = False  # feed-forward layers overflow
@@ -152,6 +160,11 @@ class T5(Family, config=Config):
         from transformers import T5ForConditionalGeneration
 
         return T5ForConditionalGeneration
+
+    @classmethod
+    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
+        """There is none: it writes text."""
+        return
 
     @classmethod
     def initialize(cls, model: Any) -> None:

@@ -24,7 +24,7 @@ from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError
 from plmctl.examples.masking import count_exact
 from plmctl.examples.spans import budget
-from plmctl.families.base import get_family
+from plmctl.families.base import get_family, refuse_longer
 from plmctl.files import model_of_run
 from plmctl.hub import local, refuse_unreachable
 from plmctl.objectives.base import Objective, get_objective
@@ -532,7 +532,7 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
         PlmError: peft is not installed, and there is ``lora``.
     """
     check_model(config.model)
-    from plmctl.models.load import config_of, refuse_longer  # these import PyTorch
+    from plmctl.models.load import config_of  # these import PyTorch
     from plmctl.models.parameters import check_layers, require_peft
 
     check_machine(config)
