@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING, Any
 from plmctl.tokenization.templates import CLEANED, TokenizerTemplate
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    pass
 
 
 class BertTemplate(TokenizerTemplate):
     """BERT's tokenizer, uncased or cased."""
 
     ALGORITHM = "wordpiece"
+    CLASS = "BertTokenizer"
     KIND = "bert"
     # A new vocabulary starts with these five; the published ones have them at 0 and 100 to 103.
     FIRST = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     RULES = CLEANED
-
-    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
-        """See the base class."""
-        from transformers import BertTokenizer
-
-        return BertTokenizer
 
     def class_options(self) -> tuple[dict[str, Any], bool]:
         """The class has a switch for case, accents and Chinese, but none for the rest."""

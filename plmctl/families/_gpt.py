@@ -8,7 +8,6 @@ from pydantic import Field
 
 from plmctl.families.base import (
     Family,
-    HeadKind,
     LearnedPositionsConfig,
     Project,
     project_to_logits,
@@ -19,10 +18,8 @@ from plmctl.tokenization.templates import AS_IS, TokenizerTemplate
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import (
-        PreTrainedConfig,
         PreTrainedModel,
         PreTrainedTokenizerBase,
-        PreTrainedTokenizerFast,
     )
 
 
@@ -87,16 +84,11 @@ class Gpt2Template(TokenizerTemplate):
     """GPT-2's tokenizer."""
 
     ALGORITHM = "byte_bpe"
+    CLASS = "GPT2Tokenizer"
     KIND = "bytes"
     LAST = ("<|endoftext|>",)
     RULES = AS_IS
     MAX_LENGTH = 1024
-
-    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
-        """See the base class."""
-        from transformers import GPT2Tokenizer
-
-        return GPT2Tokenizer
 
 
 class Gpt2Family(DecoderFamily):
@@ -107,6 +99,11 @@ class Gpt2Family(DecoderFamily):
         # The same function as the published gelu_new, in one fused kernel.
         "activation_function": "gelu_pytorch_tanh",
         "layer_norm_epsilon": 1e-5,
+    }
+    # The Auto class of multiple choice does not know it.
+    HEAD_CLASSES = {
+        **DecoderFamily.HEAD_CLASSES,
+        "multiple_choice": "GPT2DoubleHeadsModel",
     }
     TOKEN_IDS = ("bos_token_id", "eos_token_id")
 
@@ -126,15 +123,6 @@ class Gpt2Family(DecoderFamily):
             require_tokens(tokenizer, "eos_token")
             known = {str(tokenizer.eos_token): int(tokenizer.eos_token_id)}
         return with_layout(tokenizer, "$A", f"$A {next(iter(known))} $B", known)
-
-    @classmethod
-    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
-        """The Auto class of multiple choice does not know GPT-2's head."""
-        from transformers import GPT2DoubleHeadsModel
-
-        if kind == "multiple_choice":
-            return GPT2DoubleHeadsModel
-        return super().head_class(kind, network)
 
     @classmethod
     def initialize(cls, model: Any) -> None:

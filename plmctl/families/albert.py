@@ -28,7 +28,7 @@ from plmctl.tokenization.templates import (
 if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
     from torch import Tensor, nn
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 class Config(TokenEmbeddingsConfig):
@@ -73,16 +73,11 @@ class AlbertTemplate(TokenizerTemplate):
     """ALBERT's tokenizer."""
 
     ALGORITHM = "unigram"
+    CLASS = "AlbertTokenizer"
     KIND = "spaces"
     FIRST = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
     RULES = Rules("nfkd", lowercase=True, strip_accents=True, space_chinese=False)
     MASK = "[MASK]"
-
-    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
-        """See the base class."""
-        from transformers import AlbertTokenizer
-
-        return AlbertTokenizer
 
     def class_options(self) -> tuple[dict[str, Any], bool]:
         """The class has a switch for case and accents, and leaves the segments out."""

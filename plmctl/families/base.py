@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
     from plmctl.models.load import NewHeads
 
+HeadKind = Literal[
+    "classification", "tagging", "multiple_choice", "question_answering", "answer_or_none"
+]
+"""What a head is for. answer_or_none: a question that may have no answer, by a separate logit."""
+
 NO_LIMIT = 2**31 - 1
 """``positions`` of a network that takes inputs of any length."""
 
@@ -63,6 +68,7 @@ class Family(ABC):
         READS_CHARACTERS: Whether it reads the characters of words instead of token ids.
         FORMAT_TOKENS: Tokens that finetuning adds for its format, in the order of their ids.
         LORA_TARGETS: Linear layers with the attention's queries and values; empty: not known.
+        HEAD_CLASSES: For what a head is for, transformers' class of a network with it.
         POOLS: Whether a head can read any of its vectors, or all of them (`pooling`).
     """
 
@@ -84,6 +90,12 @@ class Family(ABC):
     READS_CHARACTERS: ClassVar[bool] = False
     FORMAT_TOKENS: ClassVar[tuple[str, ...]] = ()
     LORA_TARGETS: ClassVar[tuple[str, ...]] = ()
+    HEAD_CLASSES: ClassVar[Mapping[HeadKind, str]] = {
+        "classification": "AutoModelForSequenceClassification",
+        "tagging": "AutoModelForTokenClassification",
+        "multiple_choice": "AutoModelForMultipleChoice",
+        "question_answering": "AutoModelForQuestionAnswering",
+    }
     POOLS: ClassVar[bool] = True
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
@@ -180,13 +192,13 @@ class Family(ABC):
         """
         import transformers
 
-        if kind == "answer_or_none" or (
-            network.is_encoder_decoder and kind != "question_answering"
-        ):
+        name = cls.HEAD_CLASSES.get(kind)
+        if name is None or (network.is_encoder_decoder and kind != "question_answering"):
             return None
-        auto: Any = getattr(transformers, _AUTO[kind])
+        found: Any = getattr(transformers, name)
         # transformers has no accessor for what an Auto class knows.
-        return auto if type(network) in auto._model_mapping else None  # noqa: SLF001
+        known = not name.startswith("Auto") or type(network) in found._model_mapping  # noqa: SLF001
+        return found if known else None
 
     @classmethod
     def initialize_head(cls, head: nn.Module, network: PreTrainedConfig) -> None:
@@ -288,19 +300,6 @@ def get_family(name: str) -> type[Family]:
         ConfigError: No family has that name; the message has the nearest.
     """
     return registry.member("families", name, Family)
-
-
-HeadKind = Literal[
-    "classification", "tagging", "multiple_choice", "question_answering", "answer_or_none"
-]
-"""What a head is for. answer_or_none: a question that may have no answer, by a separate logit."""
-
-_AUTO = {
-    "classification": "AutoModelForSequenceClassification",
-    "tagging": "AutoModelForTokenClassification",
-    "multiple_choice": "AutoModelForMultipleChoice",
-    "question_answering": "AutoModelForQuestionAnswering",
-}
 
 
 def families() -> Iterator[type[Family]]:

@@ -51,15 +51,10 @@ class ElmoTemplate(TokenizerTemplate):
     MAX_LENGTH = NO_LIMIT
     OPTIONS = ("pretokenized",)
 
-    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
-        """The general class."""
-        from transformers import PreTrainedTokenizerFast
-
-        return PreTrainedTokenizerFast
-
     def make(self, model: dict[str, Any]) -> PreTrainedTokenizerFast:
         """See the base class; the special tokens are the first three."""
         from tokenizers import Tokenizer, models, pre_tokenizers
+        from transformers import PreTrainedTokenizerFast
 
         begin, end, unknown = self.FIRST
         backend = Tokenizer(models.WordLevel(model.get("vocab", {}), unk_token=unknown))
@@ -69,7 +64,7 @@ class ElmoTemplate(TokenizerTemplate):
             if self.config.pretokenized
             else pre_tokenizers.BertPreTokenizer()
         )
-        return self.tokenizer_class()(
+        return PreTrainedTokenizerFast(
             tokenizer_object=backend,
             bos_token=begin,
             eos_token=end,

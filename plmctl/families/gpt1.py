@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.families._gpt import DecoderFamily
-from plmctl.families.base import HeadKind, TokenEmbeddingsConfig
+from plmctl.families.base import TokenEmbeddingsConfig
 from plmctl.tokenization.layout import with_layout
 from plmctl.tokenization.templates import CLEANED, TokenizerTemplate
 
 if TYPE_CHECKING:
     from transformers import (
-        PreTrainedConfig,
         PreTrainedModel,
         PreTrainedTokenizerBase,
-        PreTrainedTokenizerFast,
     )
 
 
@@ -52,15 +50,10 @@ class Gpt1Template(TokenizerTemplate):
     """GPT-1's tokenizer."""
 
     ALGORITHM = "bpe"
+    CLASS = "OpenAIGPTTokenizer"
     KIND = "bert"
     FIRST = ("<unk>",)
     RULES = CLEANED
-
-    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
-        """See the base class."""
-        from transformers import OpenAIGPTTokenizer
-
-        return OpenAIGPTTokenizer
 
 
 class Gpt1(DecoderFamily, config=Config):
@@ -73,6 +66,11 @@ class Gpt1(DecoderFamily, config=Config):
     NETWORK = {
         "afn": "gelu",  # by this name the network has the tanh form, as published
         "layer_norm_epsilon": 1e-5,
+    }
+    # The Auto class of multiple choice does not know it.
+    HEAD_CLASSES = {
+        **DecoderFamily.HEAD_CLASSES,
+        "multiple_choice": "OpenAIGPTDoubleHeadsModel",
     }
     TOKEN_IDS = ()
 
@@ -96,15 +94,6 @@ class Gpt1(DecoderFamily, config=Config):
         ids = [known[token] for token in cls.FORMAT_TOKENS if token in known]
         single, pair = f"{start} $A {classify}", f"{start} $A {delimiter} $B {classify}"
         return with_layout(tokenizer, single, pair, dict(zip(cls.FORMAT_TOKENS, ids, strict=True)))
-
-    @classmethod
-    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
-        """The Auto class of multiple choice does not know GPT-1's head."""
-        from transformers import OpenAIGPTDoubleHeadsModel
-
-        if kind == "multiple_choice":
-            return OpenAIGPTDoubleHeadsModel
-        return super().head_class(kind, network)
 
     @classmethod
     def initialize(cls, model: Any) -> None:

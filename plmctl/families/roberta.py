@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         PreTrainedConfig,
         PreTrainedModel,
         PreTrainedTokenizerBase,
-        PreTrainedTokenizerFast,
     )
 
 
@@ -46,17 +45,12 @@ class RobertaTemplate(TokenizerTemplate):
     """RoBERTa's tokenizer."""
 
     ALGORITHM = "byte_bpe"
+    CLASS = "RobertaTokenizer"
     KIND = "bytes"
     FIRST = ("<s>", "<pad>", "</s>", "<unk>")
     LAST = ("<mask>",)
     RULES = AS_IS
     MASK = "<mask>"
-
-    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
-        """See the base class."""
-        from transformers import RobertaTokenizer
-
-        return RobertaTokenizer
 
 
 class Roberta(EncoderFamily, config=Config):

@@ -10,7 +10,6 @@ from plmctl import hub
 from plmctl.config.base import ModelConfig
 from plmctl.families.base import (
     Family,
-    HeadKind,
     Project,
     TokenEmbeddingsConfig,
     project_to_logits,
@@ -19,7 +18,7 @@ from plmctl.tokenization.templates import Rules, TokenizerTemplate, nmt_nfkc
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel
 
     from plmctl.models.load import NewHeads
 
@@ -84,16 +83,11 @@ class T5Template(TokenizerTemplate):
     """T5's tokenizer."""
 
     ALGORITHM = "unigram"
+    CLASS = "T5Tokenizer"
     KIND = "spaces"
     FIRST = ("<pad>", "</s>", "<unk>")
     RULES = Rules("nmt_nfkc", lowercase=False, strip_accents=False, space_chinese=False)
     OPTIONS = ("sentinels",)
-
-    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
-        """See the base class."""
-        from transformers import T5Tokenizer
-
-        return T5Tokenizer
 
     def class_options(self) -> tuple[dict[str, Any], bool]:
         """The table of the published normalisation."""
@@ -116,6 +110,7 @@ class T5(Family, config=Config):
     TOKENIZER = T5Template
     HEADS = ("lm", "z_loss")
     LORA_TARGETS = ("q", "v")
+    HEAD_CLASSES = {}  # it writes text
     POOLS = False
     MODEL_TYPE = "t5"
     ENCODER_DECODER = True
@@ -160,11 +155,6 @@ class T5(Family, config=Config):
         from transformers import T5ForConditionalGeneration
 
         return T5ForConditionalGeneration
-
-    @classmethod
-    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
-        """There is none: it writes text."""
-        return
 
     @classmethod
     def initialize(cls, model: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 import unicodedata
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -42,11 +41,12 @@ CLEANED = Rules("none", lowercase=True, strip_accents=True, space_chinese=True)
 AS_IS = Rules("none", lowercase=False, strip_accents=False, space_chinese=False)
 
 
-class TokenizerTemplate(ABC):
+class TokenizerTemplate:
     """A family's tokenizer, apart from its vocabulary, with the rules of a config.
 
     Attributes:
         ALGORITHM: The algorithm of the vocabulary.
+        CLASS: Its class in transformers.
         KIND: The kind of its units under the published rules.
         FIRST: Special tokens with the first ids.
         LAST: Special tokens with the last ids.
@@ -57,6 +57,7 @@ class TokenizerTemplate(ABC):
     """
 
     ALGORITHM: ClassVar[Algorithm]
+    CLASS: ClassVar[str]
     KIND: ClassVar[Kind]
     FIRST: ClassVar[tuple[str, ...]] = ()
     LAST: ClassVar[tuple[str, ...]] = ()
@@ -67,12 +68,6 @@ class TokenizerTemplate(ABC):
 
     def __init__(self, config: TokenizerConfig) -> None:
         self.config = config
-
-    # --- What a family defines ---
-
-    @abstractmethod
-    def tokenizer_class(self) -> type[PreTrainedTokenizerFast]:
-        """The family's class in transformers."""
 
     # --- What a family may define ---
 
@@ -113,12 +108,13 @@ class TokenizerTemplate(ABC):
             model: ``vocab``, and ``merges`` for BPE, as the family's class takes them; empty for
                 only the rules.
         """
+        import transformers
         from tokenizers import AddedToken
 
         options, general = self.class_options()
         if self.MASK:
             options["mask_token"] = AddedToken(self.MASK, lstrip=True, special=True)
-        tokenizer = self.tokenizer_class()(
+        tokenizer: PreTrainedTokenizerFast = getattr(transformers, self.CLASS)(
             **model,
             **options,
             model_max_length=self.max_length,
