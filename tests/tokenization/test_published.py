@@ -17,7 +17,7 @@ import pytest
 from plmctl.tokenization.encode import Encoder
 from tests.tokenization.conftest import config_of, template_of
 
-COUNTS = [1_000, pytest.param(10_000, marks=pytest.mark.slow)]
+COUNTS = [1_000, pytest.param(10_000, marks=pytest.mark.sweep)]
 # What T5's rule takes for spaces besides those that Unicode's normal form has.
 SPACES = dict.fromkeys([0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0xFEFF, 0xFFFD], " ")
 ODD = [
