@@ -197,10 +197,10 @@ class Family(ABC):
         name = cls.HEAD_CLASSES.get(kind)
         if name is None or (network.is_encoder_decoder and kind != "question_answering"):
             return None
-        found: Any = getattr(transformers, name)
+        head_class: Any = getattr(transformers, name)
         # transformers has no accessor for what an Auto class knows.
-        known = not name.startswith("Auto") or type(network) in found._model_mapping  # noqa: SLF001
-        return found if known else None
+        known = not name.startswith("Auto") or type(network) in head_class._model_mapping  # noqa: SLF001
+        return head_class if known else None
 
     @classmethod
     def initialize_head(cls, head: nn.Module, network: PreTrainedConfig) -> None:

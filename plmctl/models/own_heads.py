@@ -8,7 +8,7 @@ no pooler: it would get no gradient, which several processes wait for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
@@ -34,7 +34,7 @@ class EncoderWithHead(PreTrainedModel):
         head: Makes the head from the encoder's config.
     """
 
-    config_class: ClassVar[type[OwnHeadConfig]] = OwnHeadConfig
+    config_class: type[OwnHeadConfig] = OwnHeadConfig
     base_model_prefix = "encoder"
     supports_gradient_checkpointing = True
     _supports_sdpa = True

@@ -391,9 +391,9 @@ def add_lora(config: LoraConfig, model: PreTrainedModel, usual_targets: Sequence
     }
     adapted: list[nn.Module] = []
     for target in targets:
-        found = [one for name, one in linear.items() if f".{name}".endswith(f".{target}")]
-        adapted += found
-        if not found:
+        layers = [one for name, one in linear.items() if f".{name}".endswith(f".{target}")]
+        adapted += layers
+        if not layers:
             known = sorted({name.rpartition(".")[2] for name in linear})
             raise ConfigError(
                 f"lora.targets: {type(model).__name__} has no linear layer {target!r}",

@@ -268,9 +268,9 @@ def head_class(model: str, kind: Literal["classification", "multiple_choice"]) -
     from plmctl.models.load import config_of
 
     network = config_of(model)
-    found = family_of(network).head_class(kind, network)
-    if found is not None:
-        return found
+    known_class = family_of(network).head_class(kind, network)
+    if known_class is not None:
+        return known_class
     if network.is_encoder_decoder:
         raise ConfigError(
             f"{model}: a {network.model_type} writes text and has no head for {kind}",

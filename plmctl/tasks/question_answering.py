@@ -193,14 +193,14 @@ class QuestionAnswering(Task[Config], config=Config):
         kind: HeadKind = "question_answering"
         if self.head_of(network) == "albert":
             kind = "answer_or_none"
-        found = family_of(network).head_class(kind, network)
-        if found is None:
+        known_class = family_of(network).head_class(kind, network)
+        if known_class is None:
             raise ConfigError(
                 f"{model}: {network.model_type} has no head that finds an answer in a context",
                 "bert, roberta, albert, distilbert and gpt2 have; T5 answers as text "
                 "(text_to_text)",
             )
-        return found
+        return known_class
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
