@@ -83,6 +83,7 @@ class Elmo(Family, config=Config):
     HEADS = ("forward", "backward")
     READS_CHARACTERS = True
     POOLS = False
+    ANSWERS = ("frozen",)
     MODEL_TYPE = "elmo"
     DROPOUT = ("dropout",)
     SIZE_FIELDS = ("cell_size", "projection_size", "num_highway_layers")
