@@ -12,8 +12,7 @@ from plmctl.corpus.build import build_stores
 from plmctl.corpus.store import TokenStore
 from plmctl.run.configs import load
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.train import train
-from tests.tokenization.conftest import TEXTS, config_of, quiet
+from tests.tokenization.conftest import TEXTS, config_of, train
 
 ROOT = Path(__file__).parents[1] / "configs"
 FILES = sorted(ROOT.rglob("*.yaml"))
@@ -66,7 +65,7 @@ def test_what_every_recipe_reads_is_the_text(tmp_path: Path) -> None:
         if (*names, data.sentences) in checked:
             continue
         if names not in encoders:
-            trained = train(config_of(*names), [*TEXTS, DOCUMENT], quiet)
+            trained = train(config_of(*names), [*TEXTS, DOCUMENT])
             trained.tokenizer.save_pretrained(tmp_path / names[1])
             encoders[names] = Encoder(str(tmp_path / names[1]))
         encoder, changes = encoders[names], {"train": (str(tmp_path / "text.jsonl"),)}

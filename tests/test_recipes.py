@@ -13,9 +13,9 @@ import pytest
 from plmctl.commands.finetune_grid import protocol_runs
 from plmctl.config.document import read_document
 from plmctl.config.load import dump, kind_of
+from plmctl.families.base import get_family
 from plmctl.metrics.classification import classification_metrics, regression_metrics
 from plmctl.run.configs import FinetuneConfig, load
-from plmctl.tokenization.templates import rules_of
 from plmctl.training.schedule import ramp
 
 ROOT = Path(__file__).parents[1] / "configs"
@@ -108,7 +108,7 @@ def resolved(file: str, folder: Path) -> dict[str, Any]:
     written.write_text(dump(config), encoding="utf-8")
     data = dict(read_document(written).data)
     if kind == "tokenizer":
-        data["rules"] = asdict(rules_of(load("tokenizer", ROOT / file)))
+        data["rules"] = asdict(get_family(config.family).TOKENIZER(config).rules)
     return data
 
 

@@ -1,9 +1,8 @@
 """The application, and the arguments that commands share."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -44,7 +43,7 @@ GROUPS = {
 class _Grouped(TyperGroup):
     """The commands by group. Typer's own groups need Rich, which takes as long as all the rest."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a table of the commands of each group, with columns of the same width."""
         width = max(map(len, self.commands))
         for group, names in GROUPS.items():

@@ -2,9 +2,8 @@
 
 import os
 import shlex
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperCommand
 
@@ -18,7 +17,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "
 class _Eval(TyperCommand):
     """`eval` answers its old forms, suites and tokenizers, with the new command line."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse the old forms before Click sees their options, which `eval` does not have."""
         for place, argument in enumerate(args):
             option, equals, name = argument.partition("=")

@@ -356,7 +356,8 @@ def entries(
 
 def _within_positions(config: FinetuneConfig) -> FinetuneConfig:
     """The config with a ``train.max_length`` that the network has positions for."""
-    from plmctl.models.load import config_of, longest_input
+    from plmctl.families.base import longest_input
+    from plmctl.models.load import config_of
 
     longest = longest_input(config_of(config.model))
     if longest is None or config.train.max_length <= longest:

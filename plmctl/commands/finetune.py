@@ -391,6 +391,7 @@ def set_trained_layers(config: FinetuneConfig, model: PreTrainedModel) -> None:
     """
     import torch
 
+    from plmctl.families.base import family_of
     from plmctl.models.parameters import add_lora, freeze, reinit
 
     torch.manual_seed(int(fold(config.seed, stream("reinit"))) >> 1)
@@ -399,7 +400,7 @@ def set_trained_layers(config: FinetuneConfig, model: PreTrainedModel) -> None:
     if config.train.freeze is not None:
         freeze(model, config.train.freeze)
     if config.lora is not None:
-        add_lora(config.lora, model)
+        add_lora(config.lora, model, family_of(model.config).LORA_TARGETS)
 
 
 def set_layer_rates(optimizer: Optimizer, model: PreTrainedModel, decay: float) -> None:

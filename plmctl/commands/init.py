@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from plmctl import registry
-from plmctl.config.tokenizer import ALGORITHM_OF
 from plmctl.config.units import Budget
 from plmctl.corpus.document import locate
 from plmctl.corpus.gather import Corpus, counted, one_line, together
@@ -469,7 +468,7 @@ def propose(looked: Profile, corpus: Corpus, budget: Budget, family: str | None)
     )
     family = family or _FAMILY
     template, reason = _template(looked, family)
-    algorithm = ALGORITHM_OF[template]  # type: ignore[index]  # one of its keys
+    algorithm = get_family(template).TOKENIZER.ALGORITHM
     because("tokenizer", f"{algorithm} ({template})", reason)
     vocab_size, reason = _vocab_size(looked, algorithm)
     because("vocab_size", f"{vocab_size:,}", reason)
@@ -712,7 +711,7 @@ def _sized(config: PretrainConfig, proposal: Proposal, looked: Profile) -> Propo
     """
     from plmctl.commands.plan import compare_sizes
 
-    algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]  # one of its keys
+    algorithm = get_family(proposal.template).TOKENIZER.ALGORITHM
     per_token = _characters_per_token(looked, algorithm, proposal.vocab_size)
     tokens = max(1, round((1 - looked.exact_text) * looked.all_characters / per_token))
     budget = proposal.budget
@@ -811,7 +810,7 @@ def _block(fields: dict[str, Any]) -> str:
 
 def tokenizer_yaml(out: Path, proposal: Proposal, corpus: Corpus) -> str:
     """The config of ``plmctl train-tokenizer``."""
-    algorithm = ALGORITHM_OF[proposal.template]  # type: ignore[index]  # one of its keys
+    algorithm = get_family(proposal.template).TOKENIZER.ALGORITHM
     rules = "".join(f"{key}: {_yaml(value)}\n" for key, value in proposal.rules.items())
     reasons = [one for one in proposal.settings if one.key in ("case, accents", "keep_joiners")]
     why = "".join(_comment(one.because) for one in reasons)

@@ -86,7 +86,7 @@ def _table_row(answer: dict[str, Any]) -> tuple[Any, Any]:
 
 def _masks(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any]]:
     from plmctl.evaluation.samples import fill_mask
-    from plmctl.models.load import longest_input
+    from plmctl.families.base import longest_input
 
     mask: Any = model.tokenizer.mask_token
     for text in texts:

@@ -22,6 +22,7 @@ from plmctl.corpus.source import resolve
 from plmctl.corpus.subsample import ByteSubsample, draw_number, subsample_bytes
 from plmctl.cpus import usable_memory
 from plmctl.errors import ConfigError, PlmError, listed
+from plmctl.families.base import get_family
 from plmctl.files import sync, write_atomically, writing
 from plmctl.reporting.run_files import read_status
 from plmctl.reporting.tables import metrics_table
@@ -59,7 +60,8 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
     part = subsample_bytes(config.data, config.data.max_bytes, config.seed)
     _check_memory(config, part.size)
     text = _Text(part, config.seed)
-    trained = train(config, text.lines(), lambda title: work_progress(title, "items"))
+    template = get_family(config.family).TOKENIZER(config)
+    trained = train(template, text.lines(), lambda title: work_progress(title, "items"))
     seconds = time.perf_counter() - began
     _report_limits(config, part, trained)
     _report_text(config, trained, text)

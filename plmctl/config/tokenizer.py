@@ -9,17 +9,6 @@ from plmctl.config.sections import TextConfig
 from plmctl.config.units import Bytes, Count
 
 Algorithm = Literal["wordpiece", "byte_bpe", "bpe", "unigram", "word"]
-Family = Literal["albert", "bert", "elmo", "gpt1", "gpt2", "roberta", "t5"]
-
-ALGORITHM_OF: dict[Family, Algorithm] = {
-    "albert": "unigram",
-    "bert": "wordpiece",
-    "elmo": "word",
-    "gpt1": "bpe",
-    "gpt2": "byte_bpe",
-    "roberta": "byte_bpe",
-    "t5": "unigram",
-}
 
 
 _KEPT_RULES = (
@@ -27,13 +16,6 @@ _KEPT_RULES = (
     "max_word_length", "special_tokens", "max_length",
 )  # fmt: skip
 """Options that a tokenizer keeps when it is extended."""
-
-_ONLY_WITH = {
-    "max_word_length": ("algorithm", "wordpiece"),
-    "pretokenized": ("family", "elmo"),
-    "sentinels": ("family", "t5"),
-}
-"""Options that one algorithm or family has."""
 
 
 class TokenizerDataConfig(TextConfig):
@@ -48,7 +30,7 @@ class TokenizerDataConfig(TextConfig):
 
 
 class TokenizerConfig(Model):
-    """Train a tokenizer on raw text."""
+    """Train a tokenizer on raw text. ``run.configs`` checks the family and its own options."""
 
     run: NewPath
     """The folder for the tokenizer."""
@@ -56,7 +38,7 @@ class TokenizerConfig(Model):
     """Seed of the sample of a large corpus."""
     algorithm: Algorithm
     """bpe: GPT-1's, with an end-of-word mark. word: whole words, for ELMo."""
-    family: Family
+    family: str
     """The model family, which sets normalisation, special tokens and template."""
     extend: AnyFolder | None = None
     """A tokenizer folder or Hub id to extend with tokens learned from this text. It keeps all its
@@ -81,8 +63,8 @@ class TokenizerConfig(Model):
     """Put spaces around Chinese characters, so that no token contains two."""
     keep_joiners: bool | None = None
     """Keep the zero-width joiners U+200C and U+200D, which are parts of words in Persian, Sinhala,
-    Hindi and most scripts of India. null or false: the families other than gpt2 and roberta drop
-    them, or make spaces of them."""
+    Hindi and most scripts of India. null or false: all but byte_bpe drop them, or make spaces of
+    them."""
     max_word_length: int | None = Field(default=None, ge=1)
     """wordpiece only: longer words are unknown; null: 100, as in transformers. BERT's own code uses
     200."""
@@ -102,15 +84,6 @@ class TokenizerConfig(Model):
     """Learning uses at most about this much memory, whatever the size of the corpus."""
     data: TokenizerDataConfig
 
-    @field_validator("family")
-    @classmethod
-    def _fits(cls, family: Family, info: ValidationInfo) -> Family:
-        algorithm = info.data.get("algorithm")
-        if algorithm is not None and ALGORITHM_OF[family] != algorithm:
-            fitting = [name for name, wanted in ALGORITHM_OF.items() if wanted == algorithm]
-            raise ValueError(f"expected {' or '.join(fitting)} with algorithm {algorithm}")
-        return family
-
     @field_validator(*_KEPT_RULES)
     @classmethod
     def _is_new(cls, value: object, info: ValidationInfo) -> object:
@@ -122,12 +95,12 @@ class TokenizerConfig(Model):
             )
         return value
 
-    @field_validator(*_ONLY_WITH)
+    @field_validator("max_word_length")
     @classmethod
-    def _applies(cls, value: object, info: ValidationInfo) -> object:
-        key = str(info.field_name)
-        option, needed = _ONLY_WITH[key]
-        choice = info.data.get(option, needed)  # an option that has an error is missing here
-        if value != cls.model_fields[key].default and choice != needed:
-            raise ValueError(f"{key} is only supported with {option} {needed}; leave it out")
+    def _limits_words(cls, value: int | None, info: ValidationInfo) -> int | None:
+        # An option that has an error is missing here.
+        if value is not None and info.data.get("algorithm", "wordpiece") != "wordpiece":
+            raise ValueError(
+                "max_word_length is only supported with algorithm wordpiece; leave it out"
+            )
         return value

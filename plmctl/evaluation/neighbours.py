@@ -209,7 +209,7 @@ def _encoder_vectors(
     network: Any, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], layer: int
 ) -> list[Vectors]:
     """Special tokens and padding have empty spans, so that they belong to no word."""
-    from plmctl.models.load import longest_input
+    from plmctl.families.base import longest_input
 
     batch = tokenizer(
         list(sentences),

@@ -28,7 +28,7 @@ from plmctl.evaluation.generation import (
 from plmctl.evaluation.model import LoadedModel
 from plmctl.examples.keys import below, fold, stream
 from plmctl.objectives.base import Objective
-from plmctl.tasks._sequences import layout_of
+from plmctl.tokenization.layout import layout_of
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -61,7 +61,7 @@ def fill_mask(
     """
     import torch
 
-    from plmctl.models.load import longest_input
+    from plmctl.families.base import longest_input
 
     tokenizer: Any = model.tokenizer
     layout = layout_of(tokenizer, pair=False)

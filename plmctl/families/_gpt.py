@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from plmctl.families.base import Family, LearnedPositionsConfig, Project, project_to_logits
+from plmctl.families.base import (
+    Family,
+    LearnedPositionsConfig,
+    Project,
+    project_to_logits,
+)
+from plmctl.tokenization.layout import encode_texts, require_tokens, with_layout
+from plmctl.tokenization.templates import AS_IS, TokenizerTemplate
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import (
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
 
 
 class DecoderConfig(LearnedPositionsConfig):
@@ -43,6 +53,8 @@ class DecoderFamily(Family):
     SIZE_FIELDS: ClassVar[tuple[str, ...]] = ("n_layer", "n_embd")
     WIDTH = ("n_embd", "n_head", "")
     POSITIONS = "n_positions"
+    LORA_TARGETS = ("c_attn",)
+    POOLS = False  # a text's last token alone has seen all of it
 
     @staticmethod
     def forward(
@@ -68,14 +80,30 @@ class DecoderFamily(Family):
         return {"lm": project(hidden_states(model, input_ids, position_ids), model.lm_head)}
 
 
+class Gpt2Template(TokenizerTemplate):
+    """GPT-2's tokenizer."""
+
+    ALGORITHM = "byte_bpe"
+    CLASS = "GPT2Tokenizer"
+    KIND = "bytes"
+    LAST = ("<|endoftext|>",)
+    RULES = AS_IS
+    MAX_LENGTH = 1024
+
+
 class Gpt2Family(DecoderFamily):
     """GPT-2's network."""
 
-    TOKENIZER = "byte_bpe"
+    TOKENIZER = Gpt2Template
     NETWORK = {
         # The same function as the published gelu_new, in one fused kernel.
         "activation_function": "gelu_pytorch_tanh",
         "layer_norm_epsilon": 1e-5,
+    }
+    # The Auto class of multiple choice does not know it.
+    HEAD_CLASSES = {
+        **DecoderFamily.HEAD_CLASSES,
+        "multiple_choice": "GPT2DoubleHeadsModel",
     }
     TOKEN_IDS = ("bos_token_id", "eos_token_id")
 
@@ -85,6 +113,16 @@ class Gpt2Family(DecoderFamily):
         from transformers import GPT2LMHeadModel
 
         return GPT2LMHeadModel
+
+    @classmethod
+    def finetuning_format(cls, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+        """A line break between the texts of a pair; nothing is published."""
+        ids = encode_texts(tokenizer, ["\n"])[0]
+        known = {str(tokenizer.convert_ids_to_tokens(id_)): id_ for id_ in ids}
+        if len(ids) != 1:  # no token for a line break
+            require_tokens(tokenizer, "eos_token")
+            known = {str(tokenizer.eos_token): int(tokenizer.eos_token_id)}
+        return with_layout(tokenizer, "$A", f"$A {next(iter(known))} $B", known)
 
     @classmethod
     def initialize(cls, model: Any) -> None:

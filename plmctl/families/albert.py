@@ -10,11 +10,25 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plmctl.families.base import EncoderFamily, Project, TokenEmbeddingsConfig, project_to_logits
+from plmctl.families.base import (
+    EncoderFamily,
+    HeadKind,
+    Project,
+    TokenEmbeddingsConfig,
+    project_to_logits,
+)
+from plmctl.tokenization.templates import (
+    Rules,
+    TokenizerTemplate,
+    folding,
+    nmt_nfkc,
+    unicode_form,
+)
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
+    from tokenizers.normalizers import Normalizer
+    from torch import Tensor, nn
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 class Config(TokenEmbeddingsConfig):
@@ -55,13 +69,45 @@ class Config(TokenEmbeddingsConfig):
         return self
 
 
+class AlbertTemplate(TokenizerTemplate):
+    """ALBERT's tokenizer."""
+
+    ALGORITHM = "unigram"
+    CLASS = "AlbertTokenizer"
+    KIND = "spaces"
+    FIRST = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+    RULES = Rules("nfkd", lowercase=True, strip_accents=True, space_chinese=False)
+    MASK = "[MASK]"
+
+    def class_options(self) -> tuple[dict[str, Any], bool]:
+        """The class has a switch for case and accents, and leaves the segments out."""
+        rules = self.rules
+        other_form = rules.normalization != self.RULES.normalization
+        return {
+            "do_lower_case": rules.lowercase,
+            "keep_accents": not rules.strip_accents,
+            "_spm_precompiled_charsmap": nmt_nfkc(),
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        }, other_form or rules.keep_joiners or rules.space_chinese
+
+    def normalizer(self) -> Normalizer:
+        """LaTeX's quotation marks become plain ones; T5's normalisation comes last."""
+        from tokenizers import normalizers
+
+        rules = self.rules
+        quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        last = normalizers.Precompiled(nmt_nfkc(keep_joiners=rules.keep_joiners))
+        return normalizers.Sequence([*unicode_form(rules), *quotes, *folding(rules), last])
+
+
 class Albert(EncoderFamily, config=Config):
     """ALBERT."""
 
     TITLE = "ALBERT"
     OBJECTIVE = "mlm+sop"
-    TOKENIZER = "unigram"
+    TOKENIZER = AlbertTemplate
     HEADS = ("mlm", "sop")
+    LORA_TARGETS = ("query", "value")
     MODEL_TYPE = "albert"
     DROPOUT = (*EncoderFamily.DROPOUT, "classifier_dropout_prob")
     SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads")
@@ -104,6 +150,23 @@ class Albert(EncoderFamily, config=Config):
         config = model.config
         shared = sum(p.numel() for n, p in model.named_parameters() if "layer_groups" in n)
         return int(shared * config.num_hidden_layers // config.num_hidden_groups - shared)
+
+    @classmethod
+    def initialize_head(cls, head: nn.Module, network: PreTrainedConfig) -> None:
+        """From a truncated normal distribution, as the published code of finetuning."""
+        from plmctl.models.parameters import truncated_normal_
+
+        config: Any = network
+        truncated_normal_(head, config.initializer_range)
+
+    @classmethod
+    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
+        """It has its own head for questions that may have no answer."""
+        from plmctl.models.heads.question_answering import AlbertForAnswerOrNone
+
+        if kind == "answer_or_none":
+            return AlbertForAnswerOrNone
+        return super().head_class(kind, network)
 
     @staticmethod
     def forward(

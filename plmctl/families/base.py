@@ -18,13 +18,19 @@ from pydantic import Field, model_validator
 from plmctl import registry
 from plmctl.config.base import ModelConfig
 from plmctl.errors import ConfigError, nearest
+from plmctl.tokenization.templates import TokenizerTemplate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.models.load import NewHeads
     from plmctl.models.network import Network
+
+HeadKind = Literal[
+    "classification", "tagging", "multiple_choice", "question_answering", "answer_or_none"
+]
+"""What a head is for. answer_or_none: a question that may have no answer, by a separate logit."""
 
 NO_LIMIT = 2**31 - 1
 """``positions`` of a network that takes inputs of any length."""
@@ -46,7 +52,7 @@ class Family(ABC):
         TITLE: Its name in a sentence; that of the class if it is left out.
         Config: The options that a user may set.
         OBJECTIVE: The objective of the paper.
-        TOKENIZER: The tokenizer algorithm of the paper.
+        TOKENIZER: The tokenizer of the paper, apart from its vocabulary.
         HEADS: The loss terms that it has heads for.
         SIZES: For each size, the values of ``SIZE_FIELDS``.
         SIZE_FIELDS: The fields of transformers' config that a size decides.
@@ -72,13 +78,17 @@ class Family(ABC):
         VARYING_SHAPES: Whether shapes inside it differ from step to step for batches of one shape.
         READS_CHARACTERS: Whether it reads the characters of words instead of token ids.
         ATTENTION: Whether it has attention layers.
+        FORMAT_TOKENS: Tokens that finetuning adds for its format, in the order of their ids.
+        LORA_TARGETS: Linear layers with the attention's queries and values; empty: not known.
+        HEAD_CLASSES: For what a head is for, transformers' class of a network with it.
+        POOLS: Whether a head can read any of its vectors, or all of them (`pooling`).
     """
 
     name: ClassVar[str]
     TITLE: ClassVar[str]
     Config: ClassVar[type[ModelConfig]]
     OBJECTIVE: ClassVar[str]
-    TOKENIZER: ClassVar[str]
+    TOKENIZER: ClassVar[type[TokenizerTemplate]]
     HEADS: ClassVar[tuple[str, ...]]
     SIZES: ClassVar[Mapping[str, tuple[int, ...]]]
     SIZE_FIELDS: ClassVar[tuple[str, ...]]
@@ -99,6 +109,15 @@ class Family(ABC):
     VARYING_SHAPES: ClassVar[bool] = False
     READS_CHARACTERS: ClassVar[bool] = False
     ATTENTION: ClassVar[bool] = True
+    FORMAT_TOKENS: ClassVar[tuple[str, ...]] = ()
+    LORA_TARGETS: ClassVar[tuple[str, ...]] = ()
+    HEAD_CLASSES: ClassVar[Mapping[HeadKind, str]] = {
+        "classification": "AutoModelForSequenceClassification",
+        "tagging": "AutoModelForTokenClassification",
+        "multiple_choice": "AutoModelForMultipleChoice",
+        "question_answering": "AutoModelForQuestionAnswering",
+    }
+    POOLS: ClassVar[bool] = True
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
         """Set ``name`` and ``Config``; base classes of several families have no config."""
@@ -195,6 +214,42 @@ class Family(ABC):
     def init_from_teacher(cls, model: PreTrainedModel, teacher: str) -> None:
         """Give a student, in place, weights of a teacher that ``check_teacher`` has passed."""
         raise NotImplementedError(cls.__name__)
+
+    # --- Finetuning: what a family may define ---
+
+    @classmethod
+    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
+        """The class of the network with a head, or an Auto class that has one; None: there is none.
+
+        Args:
+            kind: What the head is for.
+            network: transformers' config.
+        """
+        import transformers
+
+        name = cls.HEAD_CLASSES.get(kind)
+        if name is None or (network.is_encoder_decoder and kind != "question_answering"):
+            return None
+        head_class: Any = getattr(transformers, name)
+        # transformers has no accessor for what an Auto class knows.
+        known = not name.startswith("Auto") or type(network) in head_class._model_mapping  # noqa: SLF001
+        return head_class if known else None
+
+    @classmethod
+    def initialize_head(cls, head: nn.Module, network: PreTrainedConfig) -> None:
+        """Draw a new head, or a whole network, where the published code does so in its own way."""
+        return  # the default: transformers' own
+
+    @classmethod
+    def finetuning_format(cls, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+        """The tokenizer with the family's special tokens around texts, in place."""
+        return tokenizer
+
+    @classmethod
+    def longest_input(cls, network: PreTrainedConfig) -> int | None:
+        """Tokens that a network of a folder has positions for; None: any number (T5, ELMo)."""
+        rows: int | None = getattr(network, "max_position_embeddings", None)
+        return rows
 
     # --- What callers use ---
 
@@ -424,6 +479,18 @@ class Unlisted(Family, config=ModelConfig):
         """There is none."""
         raise NotImplementedError
 
+    @classmethod
+    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
+        """MT5 answers as text, as T5 does."""
+        return None if network.model_type == "mt5" else super().head_class(kind, network)
+
+    @classmethod
+    def longest_input(cls, network: PreTrainedConfig) -> int | None:
+        """These two count positions from after the id of the padding token, as RoBERTa does."""
+        if network.model_type in ("xlm-roberta", "camembert"):
+            return positions_after_padding(network)
+        return super().longest_input(network)
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -449,6 +516,41 @@ class Sizes:
     outputs: int
     output_width: int
     two_stacks: bool
+
+
+def positions_after_padding(network: PreTrainedConfig) -> int:
+    """The longest input of RoBERTa's encoder: positions start after the id of the padding token."""
+    config: Any = network
+    return int(config.max_position_embeddings) - int(config.pad_token_id or 0) - 1
+
+
+def longest_input(network: PreTrainedConfig) -> int | None:
+    """Tokens that a network has positions for; None: any number (T5, ELMo)."""
+    from plmctl.models.own_heads import encoder_config
+
+    encoder = encoder_config(network)
+    return family_of(encoder).longest_input(encoder)
+
+
+def refuse_longer(model: str, length: int, key: str) -> None:
+    """Refuse inputs that are longer than a network has positions for.
+
+    Args:
+        model: A model folder or Hub id.
+        length: Tokens, special ones included.
+        key: The key of the config that requires them.
+
+    Raises:
+        ConfigError: They are too many.
+    """
+    from plmctl.models.load import config_of
+
+    longest = longest_input(config_of(model))
+    if longest is not None and length > longest:
+        raise ConfigError(
+            f"{key}: {length:,} tokens, but {model} has positions for {longest:,}",
+            f"{longest} at most; what is longer is cut, or read in windows",
+        )
 
 
 # --- The output layer: a hook in place of logits ---

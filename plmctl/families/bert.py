@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from plmctl.families._bert import BertTemplate
 from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
+    from torch import Tensor, nn
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 class Config(EncoderConfig):
@@ -24,8 +25,9 @@ class Bert(EncoderFamily, config=Config):
 
     TITLE = "BERT"
     OBJECTIVE = "mlm+nsp"
-    TOKENIZER = "wordpiece"
+    TOKENIZER = BertTemplate
     HEADS = ("mlm", "nsp")
+    LORA_TARGETS = ("query", "value")
     MODEL_TYPE = "bert"
     SIZES = {  # layers, hidden size
         "tiny": (2, 128),
@@ -54,6 +56,14 @@ class Bert(EncoderFamily, config=Config):
         from plmctl.models.parameters import truncated_normal_
 
         truncated_normal_(model, model.config.initializer_range)
+
+    @classmethod
+    def initialize_head(cls, head: nn.Module, network: PreTrainedConfig) -> None:
+        """From a truncated normal distribution, as the published code of finetuning."""
+        from plmctl.models.parameters import truncated_normal_
+
+        config: Any = network
+        truncated_normal_(head, config.initializer_range)
 
     @staticmethod
     def forward(

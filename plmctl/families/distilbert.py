@@ -8,6 +8,7 @@ from pydantic import Field
 
 from plmctl.config.base import ModelConfig
 from plmctl.errors import ConfigError
+from plmctl.families._bert import BertTemplate
 from plmctl.families.base import Family, Project, project_to_logits
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class DistilBert(Family, config=Config):
 
     TITLE = "DistilBERT"
     OBJECTIVE = "distillation"
-    TOKENIZER = "wordpiece"
+    TOKENIZER = BertTemplate
     HEADS = ("mlm", "kl", "cosine")
+    LORA_TARGETS = ("q_lin", "v_lin")
     MODEL_TYPE = "distilbert"
     DROPOUT = ("dropout", "attention_dropout")
     SIZE_FIELDS = ("n_layers", "dim")

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.config.base import ModelConfig
-from plmctl.families.base import Family, Project
+from plmctl.families.base import NO_LIMIT, Family, Project
+from plmctl.tokenization.templates import Rules, TokenizerTemplate
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
     from plmctl.models.elmo import ElmoForPreTraining
 
@@ -40,13 +41,49 @@ class Config(ModelConfig):
     """Dropout of the layers' inputs and of the top output."""
 
 
+class ElmoTemplate(TokenizerTemplate):
+    """Whole words, for which transformers has no class."""
+
+    ALGORITHM = "word"
+    KIND = "bert"
+    FIRST = ("<S>", "</S>", "<UNK>")
+    RULES = Rules("none", lowercase=False, strip_accents=False, space_chinese=True)
+    MAX_LENGTH = NO_LIMIT
+    OPTIONS = ("pretokenized",)
+
+    def make(self, model: dict[str, Any]) -> PreTrainedTokenizerFast:
+        """See the base class; the special tokens are the first three."""
+        from tokenizers import Tokenizer, models, pre_tokenizers
+        from transformers import PreTrainedTokenizerFast
+
+        begin, end, unknown = self.FIRST
+        backend = Tokenizer(models.WordLevel(model.get("vocab", {}), unk_token=unknown))
+        backend.normalizer = self.normalizer()
+        backend.pre_tokenizer = (
+            pre_tokenizers.WhitespaceSplit()
+            if self.config.pretokenized
+            else pre_tokenizers.BertPreTokenizer()
+        )
+        return PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            bos_token=begin,
+            eos_token=end,
+            unk_token=unknown,
+            model_max_length=self.max_length,
+            split_special_tokens=self.config.split_special_tokens,
+            **self.extra_tokens(),
+        )
+
+
 class Elmo(Family, config=Config):
     """ELMo. Sequences have no padding, so that no token id is needed."""
 
     TITLE = "ELMo"
     OBJECTIVE = "bilm"
-    TOKENIZER = "word"
+    TOKENIZER = ElmoTemplate
     HEADS = ("forward", "backward")
+    READS_CHARACTERS = True
+    POOLS = False
     ANSWERS = ("frozen",)
     MODEL_TYPE = "elmo"
     DROPOUT = ("dropout",)
@@ -65,7 +102,6 @@ class Elmo(Family, config=Config):
     RECOMPUTES = False
     COMPILES = False  # its layers are loops over time
     VARYING_SHAPES = True  # windows differ in their distinct words
-    READS_CHARACTERS = True
     ATTENTION = False
 
     config: Config

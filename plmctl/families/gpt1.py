@@ -12,9 +12,14 @@ from pydantic import Field
 
 from plmctl.families._gpt import DecoderFamily
 from plmctl.families.base import TokenEmbeddingsConfig
+from plmctl.tokenization.layout import with_layout
+from plmctl.tokenization.templates import CLEANED, TokenizerTemplate
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import (
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
 
 
 class Config(TokenEmbeddingsConfig):
@@ -41,17 +46,33 @@ class Config(TokenEmbeddingsConfig):
     """Standard deviation of the initial weights."""
 
 
+class Gpt1Template(TokenizerTemplate):
+    """GPT-1's tokenizer."""
+
+    ALGORITHM = "bpe"
+    CLASS = "OpenAIGPTTokenizer"
+    KIND = "bert"
+    FIRST = ("<unk>",)
+    RULES = CLEANED
+
+
 class Gpt1(DecoderFamily, config=Config):
     """GPT-1, which has neither a padding token nor an end-of-text token."""
 
     TITLE = "GPT-1"
-    TOKENIZER = "bpe"
+    TOKENIZER = Gpt1Template
     MODEL_TYPE = "openai-gpt"
+    FORMAT_TOKENS = ("_start_", "_delimiter_", "_classify_")
     ANSWERS = ("labels",)
     SIZES = {"tiny": (2, 128), "mini": (4, 256), "base": (12, 768)}  # layers, hidden size
     NETWORK = {
         "afn": "gelu",  # by this name the network has the tanh form, as published
         "layer_norm_epsilon": 1e-5,
+    }
+    # The Auto class of multiple choice does not know it.
+    HEAD_CLASSES = {
+        **DecoderFamily.HEAD_CLASSES,
+        "multiple_choice": "OpenAIGPTDoubleHeadsModel",
     }
     TOKEN_IDS = ()
 
@@ -61,6 +82,20 @@ class Gpt1(DecoderFamily, config=Config):
         from transformers import OpenAIGPTLMHeadModel
 
         return OpenAIGPTLMHeadModel
+
+    @classmethod
+    def finetuning_format(cls, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+        """``_start_ A _classify_`` and ``_start_ A _delimiter_ B _classify_``, three new tokens."""
+        start, delimiter, classify = cls.FORMAT_TOKENS
+        known = tokenizer.get_vocab()
+        if not any(token in known for token in cls.FORMAT_TOKENS):
+            tokenizer.add_tokens(list(cls.FORMAT_TOKENS), special_tokens=True)
+            known = tokenizer.get_vocab()
+        if tokenizer.pad_token is None:  # not the last token, by which a text's end is found
+            tokenizer.pad_token = tokenizer.unk_token or start
+        ids = [known[token] for token in cls.FORMAT_TOKENS if token in known]
+        single, pair = f"{start} $A {classify}", f"{start} $A {delimiter} $B {classify}"
+        return with_layout(tokenizer, single, pair, dict(zip(cls.FORMAT_TOKENS, ids, strict=True)))
 
     @classmethod
     def initialize(cls, model: Any) -> None:

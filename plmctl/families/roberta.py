@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.errors import ConfigError
-from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
+from plmctl.families.base import (
+    EncoderConfig,
+    EncoderFamily,
+    Project,
+    positions_after_padding,
+    project_to_logits,
+)
+from plmctl.tokenization.layout import layout_of, require_tokens, with_layout
+from plmctl.tokenization.templates import AS_IS, TokenizerTemplate
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import (
+        PreTrainedConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
 
 
 class Config(EncoderConfig):
@@ -28,13 +40,26 @@ class Config(EncoderConfig):
     """Number of positions; two of them are never used, so that 514 take 512 tokens."""
 
 
+class RobertaTemplate(TokenizerTemplate):
+    """RoBERTa's tokenizer."""
+
+    ALGORITHM = "byte_bpe"
+    CLASS = "RobertaTokenizer"
+    KIND = "bytes"
+    FIRST = ("<s>", "<pad>", "</s>", "<unk>")
+    LAST = ("<mask>",)
+    RULES = AS_IS
+    MASK = "<mask>"
+
+
 class Roberta(EncoderFamily, config=Config):
     """RoBERTa, whose initial weights are transformers' own."""
 
     TITLE = "RoBERTa"
     OBJECTIVE = "mlm"
-    TOKENIZER = "byte_bpe"
+    TOKENIZER = RobertaTemplate
     HEADS = ("mlm",)
+    LORA_TARGETS = ("query", "value")
     MODEL_TYPE = "roberta"
     SIZES = {  # layers, hidden size
         "tiny": (2, 128),
@@ -66,6 +91,23 @@ class Roberta(EncoderFamily, config=Config):
                 "use a tokenizer with the padding token at 0 or 1, as `family: roberta` trains it",
             )
         return super().network_fields(vocab_size=vocab_size, pad_id=pad_id)
+
+    @classmethod
+    def finetuning_format(cls, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+        """Another family's tokenizer: two separators, no segments."""
+        if len(layout_of(tokenizer, pair=True).between) != 1:
+            return tokenizer
+        require_tokens(tokenizer, "cls_token", "sep_token")
+        first, last = str(tokenizer.cls_token), str(tokenizer.sep_token)
+        ids = {first: int(tokenizer.cls_token_id), last: int(tokenizer.sep_token_id)}
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+        pair = f"{first} $A:0 {last} {last} $B:0 {last}"
+        return with_layout(tokenizer, f"{first} $A {last}", pair, ids)
+
+    @classmethod
+    def longest_input(cls, network: PreTrainedConfig) -> int | None:
+        """See the base class."""
+        return positions_after_padding(network)
 
     @staticmethod
     def forward(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from plmctl.families._bert import BertTemplate
 from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class SpanBertFamily(EncoderFamily, config=Config):
 
     TITLE = "SpanBERT"
     OBJECTIVE = "mlm+sbo"
-    TOKENIZER = "wordpiece"
+    TOKENIZER = BertTemplate
     HEADS = ("mlm", "sbo")
     SIZES = {  # layers, hidden size
         "tiny": (2, 128),

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plmctl import hub
-from plmctl.families.base import Family, Project, TokenEmbeddingsConfig, project_to_logits
+from plmctl.families.base import (
+    Family,
+    Project,
+    TokenEmbeddingsConfig,
+    project_to_logits,
+)
+from plmctl.tokenization.templates import Rules, TokenizerTemplate, nmt_nfkc
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,12 +78,39 @@ class Config(TokenEmbeddingsConfig):
         return self
 
 
+class T5Template(TokenizerTemplate):
+    """T5's tokenizer."""
+
+    ALGORITHM = "unigram"
+    CLASS = "T5Tokenizer"
+    KIND = "spaces"
+    FIRST = ("<pad>", "</s>", "<unk>")
+    RULES = Rules("nmt_nfkc", lowercase=False, strip_accents=False, space_chinese=False)
+    OPTIONS = ("sentinels",)
+
+    def class_options(self) -> tuple[dict[str, Any], bool]:
+        """The table of the published normalisation."""
+        return {"_spm_precompiled_charsmap": nmt_nfkc()}, self.rules != self.RULES
+
+    def sentinels(self) -> list[str]:
+        """The sentinels in the order of their ids: the first has the last one."""
+        return [f"<extra_id_{number}>" for number in reversed(range(self.config.sentinels))]
+
+    def extra_tokens(self) -> dict[str, Any]:
+        """The class counts the sentinels, and wants them listed too."""
+        extra = [*self.config.special_tokens, *reversed(self.sentinels())]
+        return {"extra_ids": self.config.sentinels, "additional_special_tokens": extra}
+
+
 class T5(Family, config=Config):
     """T5, whose positions are relative, so that inputs have any length."""
 
     OBJECTIVE = "span_corruption"
-    TOKENIZER = "unigram"
+    TOKENIZER = T5Template
     HEADS = ("lm", "z_loss")
+    LORA_TARGETS = ("q", "v")
+    HEAD_CLASSES = {}  # it writes text
+    POOLS = False
     MODEL_TYPE = "t5"
     ENCODER_DECODER = True
     ANSWERS = ("text",)

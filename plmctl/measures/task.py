@@ -65,7 +65,7 @@ class FinetunedTask(Measure[Config], config=Config):
             DataError: No row has a label.
         """
         from plmctl.corpus.labelled import read_rows
-        from plmctl.models.load import refuse_longer
+        from plmctl.families.base import refuse_longer
         from plmctl.tasks.base import read_finetuned
 
         named = {"metrics": self.config.metrics} if self.config.metrics else {}

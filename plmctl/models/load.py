@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -26,15 +27,13 @@ from transformers import (
 from transformers.utils.hub import cached_file
 
 from plmctl import hub
-from plmctl.errors import ConfigError, DataError, PlmError, machine_error, read_error
+from plmctl.errors import DataError, PlmError, machine_error, read_error
 from plmctl.files import read_json
 from plmctl.folders import refuse_links
+from plmctl.models import elmo  # noqa: F401  # transformers' Auto classes know it then
 from plmctl.models.fast import use_fused_attention
 
 # --- The config of a folder, plmctl's own networks among them ---
-
-
-_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")
 
 
 def config_of(source: str) -> PreTrainedConfig:
@@ -44,10 +43,9 @@ def config_of(source: str) -> PreTrainedConfig:
         ConfigError: As ``folders.refuse_links``.
         DataError: It cannot be read, or is of no known kind of model.
     """
-    _register_own_networks()
     refuse_links(Path(hub.local(source)))
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(
+        config: PreTrainedConfig = _own_head(source) or AutoConfig.from_pretrained(
             hub.local(source), trust_remote_code=False
         )
     except Exception as error:  # noqa: BLE001 - a damaged file can raise anything in there
@@ -63,6 +61,33 @@ def config_of(source: str) -> PreTrainedConfig:
             "copy or export the folder again",
         )
     return config
+
+
+class OwnHeadConfig(PreTrainedConfig):
+    """Config of an encoder and of a head that transformers does not have: ``models.own_heads``.
+
+    Attributes:
+        encoder: The encoder's own config, with its ``model_type``.
+    """
+
+    model_type = "own-head"
+
+    encoder: dict[str, Any] | PreTrainedConfig | None = None
+
+    def of_encoder(self) -> Any:
+        """The encoder's config."""
+        if isinstance(self.encoder, PreTrainedConfig):
+            return self.encoder
+        return AutoConfig.for_model(**(self.encoder or {"model_type": "bert"}))
+
+
+def _own_head(source: str) -> OwnHeadConfig | None:
+    """The config of an encoder with a head that no loaded file declares; None: it is of another."""
+    document, _ = PreTrainedConfig.get_config_dict(hub.local(source))
+    kind, encoder = document.get("model_type"), document.get("encoder")
+    if kind in CONFIG_MAPPING or not isinstance(encoder, dict) or "model_type" not in encoder:
+        return None
+    return OwnHeadConfig.from_dict(document)
 
 
 def _check_complete(source: str, config: PreTrainedConfig) -> None:
@@ -88,52 +113,6 @@ def _check_complete(source: str, config: PreTrainedConfig) -> None:
 
 MOST_LAYERS = 10_000
 """More layers than this cannot be built in a minute, even without weights."""
-
-
-def longest_input(config: PreTrainedConfig) -> int | None:
-    """Tokens that a network has positions for; None: any number (T5, ELMo).
-
-    RoBERTa counts its positions from after its padding id.
-    """
-    from plmctl.models.heads.encoder import OwnHeadConfig
-
-    if isinstance(config, OwnHeadConfig):
-        return longest_input(config.of_encoder())
-    whole: Any = config
-    rows = getattr(whole, "max_position_embeddings", None)
-    if rows is None:
-        return None
-    unused = int(whole.pad_token_id or 0) + 1 if whole.model_type in _AFTER_PADDING else 0
-    return int(rows) - unused
-
-
-def refuse_longer(model: str, length: int, key: str) -> None:
-    """Refuse inputs that are longer than a network has positions for.
-
-    Args:
-        model: A model folder or Hub id.
-        length: Tokens, special ones included.
-        key: The key of the config that requires them.
-
-    Raises:
-        ConfigError: They are too many.
-    """
-    longest = longest_input(config_of(model))
-    if longest is not None and length > longest:
-        raise ConfigError(
-            f"{key}: {length:,} tokens, but {model} has positions for {longest:,}",
-            f"{longest} at most; what is longer is cut, or read in windows",
-        )
-
-
-def _register_own_networks() -> None:
-    """Import them, which makes transformers' Auto classes know them."""
-    from plmctl.models.elmo import (
-        ElmoForTokenClassification,  # noqa: F401
-        ElmoModel,  # noqa: F401
-    )
-    from plmctl.models.heads.classification import PooledConfig  # noqa: F401
-    from plmctl.models.heads.tagging import MixedConfig  # noqa: F401
 
 
 # --- The weights of a folder, all of them ---
@@ -430,13 +409,14 @@ _DEVIATION = 0.02
 _WITH_LABELS = ("ForSequenceClassification", "ForTokenClassification")
 
 
-def load_with_labels(cls: Any, start: Start, config: Any) -> tuple[Any, list[str]]:
+def load_with_labels(cls: Any, start: Start, config: Any, **parts: Any) -> tuple[Any, list[str]]:
     """A network with a head for the labels of ``config``, in float32.
 
     Args:
         cls: A class with a head, of transformers or of plmctl, or an Auto class.
         start: The model that it starts from.
         config: The network's, with ``id2label`` as it is to be.
+        **parts: Further arguments of the class.
 
     Returns:
         The network, and the modules with random weights, by name: those that the folder does not
@@ -448,7 +428,7 @@ def load_with_labels(cls: Any, start: Start, config: Any) -> tuple[Any, list[str
     if not start.pretrained:
         return from_scratch(cls, config), [""]
     model = start.model
-    loaded = load_network(cls, model, config=config, new_heads=start.new_heads)
+    loaded = load_network(cls, model, config=config, new_heads=start.new_heads, **parts)
     network, below = loaded.network, f"{loaded.network.base_model_prefix}."
     # Sorted: they are drawn one after the other, and a set's order differs between processes.
     fresh = sorted({name.rpartition(".")[0] for name in loaded.fresh})

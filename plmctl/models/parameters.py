@@ -44,13 +44,6 @@ def truncated_normal_(model: nn.Module, std: float) -> None:
             nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
 
 
-def initialize_head_as_published(head: nn.Module, config: PreTrainedConfig) -> None:
-    """Draw a new head, or a whole network, as BERT's and ALBERT's code does; not for others."""
-    if config.model_type in ("bert", "albert"):
-        whole: Any = config
-        truncated_normal_(head, whole.initializer_range)
-
-
 # --- Initial weights with which the heads of the first layer look at near positions ---
 
 
@@ -282,9 +275,9 @@ def check_layers(
     """
     if not reinit_layers and not isinstance(frozen, int):
         return
-    from plmctl.models.heads.encoder import OwnHeadConfig
+    from plmctl.models.own_heads import encoder_config
 
-    encoder = config.of_encoder() if isinstance(config, OwnHeadConfig) else config
+    encoder = encoder_config(config)
     build: Any = AutoModel.from_config
     with torch.device("meta"):
         layers = depths(build(encoder)).layers
@@ -369,22 +362,13 @@ def add_token_embeddings(model: Any, ids: list[int], deviation: float = 0.02) ->
 # --- Low-rank adapters (LoRA) of the peft library, put in and merged again ---
 
 
-# What holds the attention's query and value, by the network's model_type.
-_LORA_TARGETS = {
-    "albert": ("query", "value"),
-    "bert": ("query", "value"),
-    "distilbert": ("q_lin", "v_lin"),
-    "gpt2": ("c_attn",),
-    "openai-gpt": ("c_attn",),
-    "roberta": ("query", "value"),
-    "t5": ("q", "v"),
-}
-
-
-def add_lora(config: LoraConfig, model: PreTrainedModel) -> None:
+def add_lora(config: LoraConfig, model: PreTrainedModel, usual_targets: Sequence[str]) -> None:
     """Put adapters into the layers, in place; they and what stands above the layers are trained.
 
     The network keeps its class. An adapter adds zero at first, so the network starts as it was.
+
+    Args:
+        usual_targets: Names of linear layers, if the config names none.
 
     Raises:
         PlmError: peft is not installed.
@@ -393,16 +377,23 @@ def add_lora(config: LoraConfig, model: PreTrainedModel) -> None:
     require_peft()
     import peft
 
-    targets = config.targets or _LORA_TARGETS.get(model.config.model_type)
-    if targets is None:
+    targets = config.targets or usual_targets
+    if not targets:
         raise ConfigError(
             f"lora: which layers of {type(model).__name__} get an adapter?", "set lora.targets"
         )
     depth = depths(model)
     above = {name for name, at in depth.of.items() if at > depth.layers}
-    linear = _linear_layers(model)
+    linear = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D)
+    }
+    adapted: list[nn.Module] = []
     for target in targets:
-        if not any(name == target or name.endswith(f".{target}") for name in linear):
+        layers = [one for name, one in linear.items() if f".{name}".endswith(f".{target}")]
+        adapted += layers
+        if not layers:
             known = sorted({name.rpartition(".")[2] for name in linear})
             raise ConfigError(
                 f"lora.targets: {type(model).__name__} has no linear layer {target!r}",
@@ -413,7 +404,8 @@ def add_lora(config: LoraConfig, model: PreTrainedModel) -> None:
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
         target_modules=list(targets),
-        fan_in_fan_out=model.config.model_type in ("gpt2", "openai-gpt"),
+        # GPT's matrices are stored the other way round.
+        fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in adapted),
     )
     peft.inject_adapter_in_model(adapters, model)
     for name, parameter in model.named_parameters():
@@ -441,11 +433,3 @@ def merge_lora(model: nn.Module) -> None:
             adapted.merge()
             owner, _, last = name.rpartition(".")
             setattr(model.get_submodule(owner), last, adapted.get_base_layer())
-
-
-def _linear_layers(model: nn.Module) -> list[str]:
-    return [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-    ]

@@ -300,7 +300,8 @@ def check_teacher_shape(
     Raises:
         ConfigError: With the key and what would fit.
     """
-    from plmctl.models.load import config_of, longest_input
+    from plmctl.families.base import longest_input
+    from plmctl.models.load import config_of
 
     config: Any = config_of(teacher)
     positions = longest_input(config)

@@ -11,19 +11,21 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic_core import InitErrorDetails
 
 from plmctl import registry
+from plmctl.config import tokenizer
 from plmctl.config.base import (
     AnyFolder,
     MeasureConfig,
@@ -53,7 +55,6 @@ from plmctl.config.sections import (
     TableConfig,
     TrainConfig,
 )
-from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.config.units import Mark, StepsOrShare
 from plmctl.errors import ConfigError, nearest
 from plmctl.families.base import get_family
@@ -79,6 +80,52 @@ class KindConfig(Model):
     """A whole config. Its validator is built when it is first used, which imports the members."""
 
     model_config = ConfigDict(defer_build=True)
+
+
+# --- Tokenizers ---
+
+
+if TYPE_CHECKING:
+    FamilyName = str
+else:
+    FamilyName = Literal[registry.names("families")]
+
+
+class TokenizerConfig(tokenizer.TokenizerConfig):
+    """Train a tokenizer on raw text."""
+
+    family: FamilyName
+    """The model family, which sets normalisation, special tokens and template."""
+
+    @field_validator("family")
+    @classmethod
+    def _fits(cls, family: str, info: ValidationInfo) -> str:
+        algorithm = info.data.get("algorithm", "")
+        if algorithm and algorithm != get_family(family).TOKENIZER.ALGORITHM:
+            fitting = [
+                name
+                for name in registry.names("families")
+                if algorithm == get_family(name).TOKENIZER.ALGORITHM
+            ]
+            raise ValueError(f"expected {' or '.join(fitting)} with algorithm {algorithm}")
+        return family
+
+    @field_validator("pretokenized", "sentinels")
+    @classmethod
+    def _applies(cls, value: object, info: ValidationInfo) -> object:
+        key, family = str(info.field_name), info.data.get("family")
+        if family is None or value == cls.model_fields[key].default:
+            return value
+        if key not in get_family(family).TOKENIZER.OPTIONS:
+            having = [
+                name
+                for name in registry.names("families")
+                if key in get_family(name).TOKENIZER.OPTIONS
+            ]
+            raise ValueError(
+                f"{key} is only supported with family {' or '.join(having)}; leave it out"
+            )
+        return value
 
 
 # --- Pretraining ---

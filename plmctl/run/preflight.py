@@ -18,7 +18,7 @@ from plmctl.config.base import ModelConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError
-from plmctl.families.base import Family, family_of, make_family
+from plmctl.families.base import Family, family_of, make_family, refuse_longer
 from plmctl.files import model_of_run
 from plmctl.hub import local, refuse_unreachable
 from plmctl.objectives.base import get_objective, make_objective
@@ -363,8 +363,8 @@ def _check_tokens(config: PretrainConfig, family: Family, vocab: Vocab) -> None:
         raise ConfigError(
             f"tokenizer: {config.tokenizer} has no {', '.join(missing)}, which the objective "
             f"{config.objective.name} needs",
-            f"train one with `algorithm: {family.TOKENIZER}` and a `family` that has it, such as "
-            "the network's own",
+            f"train one with `algorithm: {family.TOKENIZER.ALGORITHM}` and a `family` that has it, "
+            "such as the network's own",
         )
 
 
@@ -492,7 +492,7 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
         PlmError: peft is not installed, and there is ``lora``.
     """
     check_model(config.model)
-    from plmctl.models.load import config_of, refuse_longer  # these import PyTorch
+    from plmctl.models.load import config_of  # these import PyTorch
     from plmctl.models.parameters import check_layers, require_peft
 
     check_machine(config)

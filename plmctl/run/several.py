@@ -107,6 +107,7 @@ def finish_all(
     at_once = min(len(left), jobs or max(1, devices))
     attempt = partial(_attempt, finish)
     if at_once == 1 >= devices:
+        tried: Iterator[tuple[str, PlmError | None]]
         tried = ((config.run, attempt(config)) for config in left)
     else:
         tried = _in_parallel(attempt, left, at_once, devices)

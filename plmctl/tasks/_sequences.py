@@ -1,12 +1,8 @@
 """Texts as token sequences: from a text, a pair or several options to padded batches and losses.
 
 The special tokens around texts are the tokenizer's own template, so that a finetuned folder reads
-texts the same way wherever it is loaded. If a family's template is not in its tokenizer, it is
-added:
-
-- GPT-1: ``_start_ A _classify_`` and ``_start_ A _delimiter_ B _classify_``, three new tokens.
-- GPT-2, GPT-3: a line break between the texts of a pair; nothing is published.
-- RoBERTa with another family's tokenizer: two separators, no segments.
+texts the same way wherever it is loaded. If a family's template is not in its tokenizer,
+``Family.finetuning_format`` adds it.
 """
 
 from __future__ import annotations
@@ -14,16 +10,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Ints, padded
-from plmctl.errors import DataError
+from plmctl.errors import ConfigError
+from plmctl.families.base import families, family_of
 from plmctl.models.base import IGNORE
 from plmctl.tasks.base import C, TaskExamples, Use, as_batch
-from plmctl.tokenization.units import plain_copy
+from plmctl.tokenization.layout import Ids, Layout, encode_texts, layout_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,139 +30,10 @@ if TYPE_CHECKING:
     from plmctl.models.network import Network
 
 
-# --- The family's template ---
-
-
-Ids = tuple[int, ...]
-
-START, DELIMITER, CLASSIFY = GPT1_TOKENS = ("_start_", "_delimiter_", "_classify_")
-"""In the order of their ids, which follow the vocabulary's."""
-
-
-def with_format(tokenizer: PreTrainedTokenizerBase, model_type: str) -> PreTrainedTokenizerBase:
-    """The tokenizer with its family's template for finetuning.
-
-    Args:
-        tokenizer: Is changed.
-        model_type: The network's, in transformers.
-    """
-    if model_type == "openai-gpt":
-        return _gpt1_template(tokenizer)
-    if model_type == "gpt2":
-        return _gpt2_template(tokenizer)
-    if model_type == "roberta" and len(layout_of(tokenizer, pair=True).between) == 1:
-        return _roberta_template(tokenizer)
-    return tokenizer
-
-
-def gpt1_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Ids of GPT-1's three tokens; empty: the tokenizer has none."""
+def format_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of the tokens that a family adds for finetuning (GPT-1); empty: there are none."""
     known = tokenizer.get_vocab()
-    return [known[token] for token in GPT1_TOKENS if token in known]
-
-
-def _gpt1_template(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    if not gpt1_ids(tokenizer):
-        tokenizer.add_tokens(list(GPT1_TOKENS), special_tokens=True)
-    if tokenizer.pad_token is None:  # not the last token, by which a text's end is found
-        tokenizer.pad_token = tokenizer.unk_token or START
-    ids = gpt1_ids(tokenizer)
-    single, pair = f"{START} $A {CLASSIFY}", f"{START} $A {DELIMITER} $B {CLASSIFY}"
-    return _with_template(tokenizer, single, pair, dict(zip(GPT1_TOKENS, ids, strict=True)))
-
-
-def _gpt2_template(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    ids = encode_texts(tokenizer, ["\n"])[0]
-    known = {tokenizer.convert_ids_to_tokens(id_): id_ for id_ in ids}
-    if len(ids) != 1:  # no token for a line break
-        _check_tokens(tokenizer, "eos_token")
-        known = {str(tokenizer.eos_token): int(tokenizer.eos_token_id)}
-    return _with_template(tokenizer, "$A", f"$A {next(iter(known))} $B", known)
-
-
-def _check_tokens(tokenizer: PreTrainedTokenizerBase, *names: str) -> None:
-    """Refuse a tokenizer without a special token of its network's family.
-
-    Raises:
-        DataError: It has none.
-    """
-    for name in names:
-        if getattr(tokenizer, name) is None:
-            raise DataError(
-                f"{tokenizer.name_or_path}: the tokenizer has no {name}, which the network of its "
-                "config.json needs",
-                "one of the two is of another model: copy the folder again",
-            )
-
-
-def _roberta_template(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    _check_tokens(tokenizer, "cls_token", "sep_token")
-    first, last = str(tokenizer.cls_token), str(tokenizer.sep_token)
-    ids = {first: int(tokenizer.cls_token_id), last: int(tokenizer.sep_token_id)}
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    pair = f"{first} $A:0 {last} {last} $B:0 {last}"
-    return _with_template(tokenizer, f"{first} $A {last}", pair, ids)
-
-
-def _with_template(
-    tokenizer: PreTrainedTokenizerBase, single: str, pair: str, ids: dict[Any, int]
-) -> PreTrainedTokenizerBase:
-    from tokenizers.processors import TemplateProcessing
-
-    whole: Any = tokenizer
-    whole.backend_tokenizer.post_processor = TemplateProcessing(
-        single=single, pair=pair, special_tokens=list(ids.items())
-    )
-    return tokenizer
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Special tokens around the texts of one sequence, and segments.
-
-    Attributes:
-        before: Ids before the first text.
-        between: Ids between the texts of a pair.
-        after: Ids after the last text.
-        second: Segment of the second text and of what follows it.
-    """
-
-    before: Ids
-    between: Ids
-    after: Ids
-    second: int = 0
-
-    @property
-    def special(self) -> int:
-        """Special tokens of a sequence."""
-        return len(self.before) + len(self.between) + len(self.after)
-
-    def offset(self, first: int) -> int:
-        """The position of the second text, after a first of so many tokens."""
-        return len(self.before) + first + len(self.between)
-
-    def join(self, texts: Sequence[Sequence[int] | NDArray[np.integer[Any]]]) -> tuple[Ids, Ids]:
-        """The sequence of one text or of a pair, and its segments."""
-        first = (*self.before, *texts[0], *self.between)
-        second = (*(texts[1] if len(texts) == 2 else ()), *self.after)
-        if len(texts) == 1:
-            return first + second, (0,) * (len(first) + len(second))
-        return first + second, (0,) * len(first) + (self.second,) * len(second)
-
-
-def layout_of(tokenizer: PreTrainedTokenizerBase, *, pair: bool) -> Layout:
-    """The template of a tokenizer, found by encoding a text."""
-    encoded: Any = tokenizer("a", "a") if pair else tokenizer("a")
-    encoding = encoded.encodings[0]
-    texts: list[int | None] = encoding.sequence_ids
-    ids: list[int] = encoding.ids
-    first = texts.index(0)
-    end = len(texts) - texts[::-1].index(1 if pair else 0)
-    if not pair:
-        return Layout(tuple(ids[:first]), (), tuple(ids[end:]))
-    inner = zip(ids[first:end], texts[first:end], strict=True)
-    between = tuple(id_ for id_, text in inner if text is None)
-    return Layout(tuple(ids[:first]), between, tuple(ids[end:]), encoding.type_ids[texts.index(1)])
+    return [known[one] for family in families() for one in family.FORMAT_TOKENS if one in known]
 
 
 # --- From texts to ids ---
@@ -226,7 +94,7 @@ def pair_sequences(
     layout = layout_of(tokenizer, pair=True)
     room = max(0, max_length - layout.special)
     each = max(1, max_length // 2 - 2)  # GPT-1's; finetune-transformer-lm, train.py, max_len
-    rows, gpt1 = [], bool(gpt1_ids(tokenizer))
+    rows, gpt1 = [], bool(format_ids(tokenizer))
     for one, two in zip(first, second, strict=True):
         if gpt1:
             keep = (min(len(one), each), min(len(two), each))
@@ -254,25 +122,6 @@ def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:
     if first + second <= room:
         return first, second
     return room - room // 2, room // 2
-
-
-def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of texts without special tokens; text that looks like one is only text."""
-    if not texts:
-        return []
-    if tokenizer.is_fast:
-        encodings = plain_copy(tokenizer).encode_batch(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
-    encoded = tokenizer(
-        list(texts),
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )
-    ids: list[list[int]] = encoded["input_ids"]
-    return ids
 
 
 def _joined_sequences(
@@ -406,6 +255,30 @@ def pad_id_of(tokenizer: PreTrainedTokenizerBase) -> int:
     return int(pad or 0)
 
 
+# --- The class of the network with a head on whole texts ---
+
+
+def head_class(model: str, kind: Literal["classification", "multiple_choice"]) -> Any:
+    """The class of the network of a folder with its head, or an Auto class.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    from plmctl.models.heads import classification  # noqa: F401  # declares its own networks
+    from plmctl.models.load import config_of
+
+    network = config_of(model)
+    known_class = family_of(network).head_class(kind, network)
+    if known_class is not None:
+        return known_class
+    if network.is_encoder_decoder:
+        raise ConfigError(
+            f"{model}: a {network.model_type} writes text and has no head for {kind}",
+            "use the task text_to_text",
+        )
+    raise ConfigError(f"{model}: a {network.model_type} has no head for {kind}")
+
+
 # --- Examples with one target per row, and GPT-1's second loss: the next tokens of the texts ---
 
 
@@ -504,7 +377,7 @@ class SequenceExamples(TaskExamples[C]):
 
 def language_weight(weight: float, tokenizer: PreTrainedTokenizerBase, use: Use) -> float:
     """The weight of the next tokens' loss: only GPT-1 learns them, and rows that have labels."""
-    return weight if gpt1_ids(tokenizer) and use != "predict" else 0.0
+    return weight if format_ids(tokenizer) and use != "predict" else 0.0
 
 
 def language_sums(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

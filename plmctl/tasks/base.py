@@ -24,6 +24,7 @@ from plmctl.arrays import Ints
 from plmctl.config.base import TaskConfig, Text
 from plmctl.corpus.cells import MISSING, label_name, text_name, written_value
 from plmctl.errors import ConfigError, DataError, nearest
+from plmctl.families.base import family_of
 from plmctl.files import read_json
 from plmctl.metrics import modules, statistics
 from plmctl.models.base import Examples
@@ -184,10 +185,9 @@ class Task(ABC, Generic[C]):
             ConfigError: The task is not supported for the model.
         """
         from plmctl.models.load import config_of
-        from plmctl.tasks._sequences import with_format
         from plmctl.tokenization.load import load_tokenizer
 
-        return with_format(load_tokenizer(model), str(config_of(model).model_type))
+        return family_of(config_of(model)).finetuning_format(load_tokenizer(model))
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a model that cannot have this task's head, before any row is read.
@@ -466,7 +466,8 @@ def read_finetuned(model: str, columns: Mapping[str, Any] | None = None) -> Fine
     if path.is_file():
         config, labels, max_length = _read_task(path)
         return Finetuned(make_task(with_columns(config, columns or {})), labels, max_length)
-    from plmctl.models.load import config_of, longest_input
+    from plmctl.families.base import longest_input
+    from plmctl.models.load import config_of
 
     network: Any = config_of(model)
     made_for = (network.architectures or ["model without a head"])[0]

@@ -33,6 +33,7 @@ from plmctl.corpus.cells import (
     written_value,
 )
 from plmctl.errors import ConfigError, DataError, did_you_mean, listed, nearest
+from plmctl.families.base import family_of
 from plmctl.formatting import format_value
 from plmctl.metrics import classification as metrics
 from plmctl.metrics import statistics
@@ -42,7 +43,8 @@ from plmctl.tasks._sequences import (
     EncodedRows,
     Readable,
     SequenceExamples,
-    gpt1_ids,
+    format_ids,
+    head_class,
     language_weight,
     text_sequences,
 )
@@ -194,7 +196,7 @@ class Classification(Task[Config], config=Config):
         """With the family's template for finetuning; for ELMo, one of words."""
         from plmctl.models.load import config_of
 
-        if config_of(model).model_type == "elmo":
+        if family_of(config_of(model)).READS_CHARACTERS:
             return _elmo.load_words(model)
         return super().tokenizer(model)
 
@@ -232,22 +234,28 @@ class Classification(Task[Config], config=Config):
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a family without a head on texts, and options that are for other families."""
-        from plmctl.models.heads.classification import check_pooled, class_with_head
+        from plmctl.models.heads.classification import pooled_encoder
 
-        if self.config.pooling != "head":
-            check_pooled(model, network)
+        if self.config.pooling == "head":
+            head_class(model, "classification")
+            if self.config.both_orders and not family_of(network).FORMAT_TOKENS:
+                raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
             return
-        class_with_head(model, network)
-        if self.config.both_orders and network.model_type != "openai-gpt":
-            raise ConfigError(f"task.both_orders: {model} is not GPT-1", "leave it out")
+        encoder = pooled_encoder(network)
+        if encoder.is_encoder_decoder or not family_of(encoder).POOLS:
+            raise ConfigError(
+                f"task.pooling: {model} is a {encoder.model_type}, and pooling is for encoders",
+                "leave it out: the head is the family's own",
+            )
 
     def load(self, start: Start) -> PreTrainedModel:
         """The network with a classification head; its config names the labels."""
-        from plmctl.models.heads.classification import load_classifier, load_pooled
+        from plmctl.models.heads.classification import load_classifier, load_pooled, pooled_encoder
         from plmctl.models.load import config_of
 
         config, names = self.config, start.labels or ("score",)
-        self.check(start.model, config_of(start.model))
+        network = config_of(start.model)
+        self.check(start.model, network)
         positive_label(config.positive, start.labels)
         changes = {
             "num_labels": len(names),
@@ -257,10 +265,17 @@ class Classification(Task[Config], config=Config):
             **start.changes,
         }
         if config.pooling != "head":
-            return load_pooled(start, config.pooling, changes)
+            initialize = family_of(pooled_encoder(network)).initialize_head
+            return load_pooled(start, config.pooling, changes, initialize)
         if _elmo.reads_characters(start.tokenizer):
             changes = _elmo.changes_of(changes, pretrained=start.pretrained)
-        return load_classifier(start, changes, new_ids=gpt1_ids(start.tokenizer))
+        return load_classifier(
+            head_class(start.model, "classification"),
+            start,
+            changes,
+            new_ids=format_ids(start.tokenizer),
+            initialize=family_of(network).initialize_head,
+        )
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:

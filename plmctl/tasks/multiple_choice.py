@@ -22,14 +22,15 @@ from pydantic import Field, model_validator
 from plmctl.corpus.cells import written_value
 from plmctl.corpus.labelled import Row
 from plmctl.errors import ConfigError, DataError
+from plmctl.families.base import family_of
 from plmctl.metrics.classification import accuracy
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.statistics import Function
 from plmctl.tasks._sequences import (
     EncodedRows,
     SequenceExamples,
-    encode_texts,
-    gpt1_ids,
+    format_ids,
+    head_class,
     language_weight,
     pair_sequences,
 )
@@ -46,6 +47,7 @@ from plmctl.tasks.base import (
     rows_with_text,
     text_cell,
 )
+from plmctl.tokenization.layout import encode_texts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -149,7 +151,7 @@ class MultipleChoice(Task[Config], config=Config):
         config = self.config
         rows, dropped = rows_with_text(rows, self._context_columns, use)
         items = [item_of(config, row) for row in rows]
-        gpt1 = bool(gpt1_ids(tokenizer))
+        gpt1 = bool(format_ids(tokenizer))
         pairs = [option_texts(item, option, gpt1=gpt1) for item in items for option in item[2]]
         first, second = (encode_texts(tokenizer, [pair[k] for pair in pairs]) for k in (0, 1))
         early = [False] * len(second)
@@ -172,16 +174,20 @@ class MultipleChoice(Task[Config], config=Config):
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a family without a head on options."""
-        from plmctl.models.heads.classification import class_with_head
-
-        class_with_head(model, network, choice=True)
+        head_class(model, "multiple_choice")
 
     def load(self, start: Start) -> PreTrainedModel:
         """The network with a head that gives one number per option."""
         from plmctl.models.heads.classification import load_classifier
+        from plmctl.models.load import config_of
 
-        changes = {"num_labels": 1, **start.changes}
-        return load_classifier(start, changes, new_ids=gpt1_ids(start.tokenizer), choice=True)
+        return load_classifier(
+            head_class(start.model, "multiple_choice"),
+            start,
+            {"num_labels": 1, **start.changes},
+            new_ids=format_ids(start.tokenizer),
+            initialize=family_of(config_of(start.model)).initialize_head,
+        )
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:

@@ -37,11 +37,12 @@ from plmctl.examples.windows import (
     windows,
     words,
 )
+from plmctl.families.base import HeadKind, family_of
 from plmctl.metrics import squad
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.text import without_spaces
 from plmctl.models.base import IGNORE
-from plmctl.tasks._sequences import Ids, Layout, layout_of, pad_id_of
+from plmctl.tasks._sequences import pad_id_of
 from plmctl.tasks.base import (
     Answer,
     Outputs,
@@ -55,6 +56,7 @@ from plmctl.tasks.base import (
     required,
     text_cell,
 )
+from plmctl.tokenization.layout import Ids, Layout, layout_of
 from plmctl.tokenization.units import plain_copy
 
 if TYPE_CHECKING:
@@ -109,9 +111,6 @@ class Config(ScoredConfig):
 # --- The task ---
 
 
-_TEXT_ONLY = ("t5", "mt5")
-
-
 class QuestionAnswering(Task[Config], config=Config):
     """Questions about contexts, and a network with a head that finds spans."""
 
@@ -160,7 +159,7 @@ class QuestionAnswering(Task[Config], config=Config):
         if source and self.config.version2:
             from plmctl.models.load import config_of
 
-            head = self.head_of(config_of(source).model_type)
+            head = self.head_of(config_of(source))
         windows = question_windows(self.config, rows, tokenizer, max_length, use)
         return QuestionAnsweringExamples(
             self.config, windows, head, cut=windows.cut, dropped=windows.dropped
@@ -191,21 +190,17 @@ class QuestionAnswering(Task[Config], config=Config):
         Raises:
             ConfigError: There is none.
         """
-        from transformers import AutoModelForQuestionAnswering
-
-        family = network.model_type
-        if self.head_of(family) == "albert":
-            from plmctl.models.heads.question_answering import AlbertForAnswerOrNone
-
-            return AlbertForAnswerOrNone
-        auto: Any = AutoModelForQuestionAnswering
-        if family in _TEXT_ONLY or type(network) not in auto._model_mapping:
+        kind: HeadKind = "question_answering"
+        if self.head_of(network) == "albert":
+            kind = "answer_or_none"
+        known_class = family_of(network).head_class(kind, network)
+        if known_class is None:
             raise ConfigError(
-                f"{model}: {family} has no head that finds an answer in a context",
+                f"{model}: {network.model_type} has no head that finds an answer in a context",
                 "bert, roberta, albert, distilbert and gpt2 have; T5 answers as text "
                 "(text_to_text)",
             )
-        return auto
+        return known_class
 
     @staticmethod
     def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
@@ -232,22 +227,21 @@ class QuestionAnswering(Task[Config], config=Config):
             "end": out.end_logits.float().masked_fill(padding, -torch.inf),
         }
 
-    def head_of(self, family: str) -> Head:
-        """Which head a family gets.
+    def head_of(self, network: PreTrainedConfig) -> Head:
+        """Which head a network gets.
 
         Raises:
             ConfigError: ALBERT's for another family, or if all questions have answers.
         """
         config = self.config
-        if config.head == "albert" and (family != "albert" or not config.version2):
+        has_one = family_of(network).head_class("answer_or_none", network) is not None
+        if config.head == "albert" and not (has_one and config.version2):
             raise ConfigError(
-                f"task.head: albert, for {family} {'with' if config.version2 else 'without'} "
-                "task.version2",
+                f"task.head: albert, for {network.model_type} "
+                f"{'with' if config.version2 else 'without'} task.version2",
                 "the head is for an ALBERT and version2; use `head: linear`",
             )
-        if config.head == "linear" or family != "albert" or not config.version2:
-            return "linear"
-        return "albert"
+        return "albert" if has_one and config.version2 and config.head != "linear" else "linear"
 
 
 # --- Examples: batches, losses, answers, metrics ---

@@ -19,11 +19,12 @@ from pydantic import model_validator
 from plmctl.arrays import Ints, lengths_of, padded
 from plmctl.corpus.cells import look_alikes_of, text_name, written_value
 from plmctl.errors import ConfigError, DataError, did_you_mean
+from plmctl.families.base import Family, family_of
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.spans import Scheme, is_entity_tag
 from plmctl.models.base import IGNORE
 from plmctl.tasks import _elmo
-from plmctl.tasks._sequences import Ids, layout_of, pad_id_of
+from plmctl.tasks._sequences import pad_id_of
 from plmctl.tasks.base import (
     Answer,
     Outputs,
@@ -37,6 +38,7 @@ from plmctl.tasks.base import (
     name_of,
     required,
 )
+from plmctl.tokenization.layout import Ids, layout_of
 from plmctl.tokenization.units import plain_copy
 
 if TYPE_CHECKING:
@@ -142,10 +144,9 @@ class Tagging(Task[Config], config=Config):
         Raises:
             ConfigError: The family has no head for tagging, or the tokenizer is a slow one.
         """
-        from plmctl.models.heads.tagging import check_tagger
         from plmctl.tokenization.load import load_tokenizer
 
-        if check_tagger(model) == "elmo":
+        if check_tagger(model).READS_CHARACTERS:
             return _elmo.load_words(model)
         tokenizer = load_tokenizer(model)
         if not tokenizer.is_fast:
@@ -202,18 +203,17 @@ class Tagging(Task[Config], config=Config):
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a family without a head on every piece."""
-        from plmctl.models.heads.tagging import check_tagger
-
         check_tagger(model)
 
     def load(self, start: Start) -> PreTrainedModel:
         """The network with a head on every piece; its config names the tags."""
-        from plmctl.models.heads.tagging import check_tagger, load_tagger
+        from plmctl.models.heads.tagging import load_tagger
 
-        changes = start.changes
-        if check_tagger(start.model) == "elmo":
+        family, changes = check_tagger(start.model), start.changes
+        if family.READS_CHARACTERS:
             changes = _elmo.changes_of(changes, pretrained=start.pretrained)
-        tagger: PreTrainedModel = load_tagger(start, changes, mix=self.config.layers == "mix")
+        mix = self.config.layers == "mix"
+        tagger: PreTrainedModel = load_tagger(start, changes, family.initialize_head, mix=mix)
         return tagger
 
     @staticmethod
@@ -225,6 +225,25 @@ class Tagging(Task[Config], config=Config):
     def of_network(cls, name: str, network: Any) -> tuple[ScoredConfig, tuple[str, ...]]:
         """The tags of a network that plmctl has not finetuned."""
         return Config(), tuple(network.id2label[number] for number in range(network.num_labels))
+
+
+def check_tagger(model: str) -> type[Family]:
+    """The family of a model that can tag.
+
+    Raises:
+        ConfigError: The family has no such head.
+    """
+    from plmctl.models.heads import tagging  # noqa: F401  # declares its own network
+    from plmctl.models.load import config_of
+
+    network = config_of(model)
+    family = family_of(network)
+    if family.head_class("tagging", network) is None:
+        raise ConfigError(
+            f"{model}: a {network.model_type} has no head for tagging",
+            "take a BERT, RoBERTa, ALBERT, DistilBERT, SpanBERT, GPT-2, GPT-3 or ELMo",
+        )
+    return type(family)
 
 
 # --- Examples: losses, predictions, metrics ---

@@ -23,11 +23,12 @@ from plmctl.arrays import Ints, lengths_of, padded
 from plmctl.characters import KANA
 from plmctl.corpus.cells import MISSING, label_name, written_value
 from plmctl.errors import ConfigError, DataError
+from plmctl.families.base import family_of
 from plmctl.metrics import squad, text
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.text import Tokens
 from plmctl.models.completions import EncodedCompletion, score_encoded
-from plmctl.tasks._sequences import Layout, encode_texts, gpt1_ids, layout_of, pad_id_of
+from plmctl.tasks._sequences import format_ids, pad_id_of
 from plmctl.tasks._t5_casts import CASTS, CastName, cast_metrics, cast_uncertainty, label_of, spaced
 from plmctl.tasks.base import (
     Answer,
@@ -41,6 +42,7 @@ from plmctl.tasks.base import (
     learnable,
     required,
 )
+from plmctl.tokenization.layout import Layout, encode_texts, layout_of
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
@@ -116,8 +118,6 @@ class Config(ScoredConfig):
 
 # --- The task ---
 
-
-_SUPPORTED = ("t5", "gpt2", "openai-gpt")
 
 _MOST_LABELS = 1000
 
@@ -232,9 +232,9 @@ class TextToText(Task[Config], config=Config):
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a network that writes no text."""
-        if (kind := str(network.model_type)) not in _SUPPORTED:
+        if "lm" not in family_of(network).HEADS:
             raise ConfigError(
-                f"{model}: a {kind}, which cannot read one text and write another",
+                f"{model}: a {network.model_type}, which cannot read one text and write another",
                 "text_to_text needs a t5, gpt1, gpt2 or gpt3; others have the task classification",
             )
 
@@ -245,7 +245,7 @@ class TextToText(Task[Config], config=Config):
         from plmctl.models.load import config_of
 
         if not config_of(start.model).is_encoder_decoder:
-            return load_writer(start, start.changes, gpt1_ids(start.tokenizer))
+            return load_writer(start, start.changes, format_ids(start.tokenizer))
         if not start.pretrained:
             return T5.from_scratch(start.model, **start.changes)
         return T5.load(start.model, LOSS_TERMS, **start.changes)

@@ -1,7 +1,8 @@
-"""The families' tokenizers around a vocabulary: cleaning, special tokens, template, class.
+"""Tokenizers around a vocabulary: cleaning, special tokens, template, class.
 
-The classes of transformers set up the published rules themselves, also when they are loaded. If a
-class does not support a setting, the tokenizer has the general class, which loads the saved rules.
+``TokenizerTemplate`` is what a family says of its tokenizer, in its own file. The classes of
+transformers set up the published rules themselves, also when they are loaded. If a class does not
+support a setting, the tokenizer has the general class, which loads the saved rules.
 """
 
 from __future__ import annotations
@@ -10,23 +11,17 @@ import struct
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from plmctl.characters import JOINERS
-from plmctl.config.tokenizer import TokenizerConfig
+from plmctl.config.tokenizer import Algorithm, TokenizerConfig
 from plmctl.errors import ConfigError
 from plmctl.tokenization.units import Kind
 
 if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
     from transformers import PreTrainedTokenizerFast
-
-
-# --- The families ---
-
-
-_END_OF_TEXT = "<|endoftext|>"
 
 
 @dataclass(frozen=True)
@@ -40,248 +35,63 @@ class Rules:
     keep_joiners: bool = False
 
 
-@dataclass(frozen=True)
-class Template:
-    """A family's tokenizer, apart from its vocabulary.
+CLEANED = Rules("none", lowercase=True, strip_accents=True, space_chinese=True)
+"""BERT's cleaning, uncased."""
+
+AS_IS = Rules("none", lowercase=False, strip_accents=False, space_chinese=False)
+
+
+class TokenizerTemplate:
+    """A family's tokenizer, apart from its vocabulary, with the rules of a config.
 
     Attributes:
-        kind: The kind of its units under the published rules.
-        first: Special tokens with the first ids.
-        last: Special tokens with the last ids; the config sets the number of T5's.
-        rules: The published rules.
-        max_length: Longest input of the published models, in tokens.
-        mask: The mask token, if it includes the space before it.
+        ALGORITHM: The algorithm of the vocabulary.
+        CLASS: Its class in transformers.
+        KIND: The kind of its units under the published rules.
+        FIRST: Special tokens with the first ids.
+        LAST: Special tokens with the last ids.
+        RULES: The published rules.
+        MAX_LENGTH: Longest input of the published models, in tokens.
+        MASK: The mask token, if it includes the space before it.
+        OPTIONS: Options of ``TokenizerConfig`` that only this family has.
     """
 
-    kind: Kind
-    first: tuple[str, ...]
-    last: tuple[str, ...]
-    rules: Rules
-    max_length: int = 512
-    mask: str | None = None
+    ALGORITHM: ClassVar[Algorithm]
+    CLASS: ClassVar[str]
+    KIND: ClassVar[Kind]
+    FIRST: ClassVar[tuple[str, ...]] = ()
+    LAST: ClassVar[tuple[str, ...]] = ()
+    RULES: ClassVar[Rules]
+    MAX_LENGTH: ClassVar[int] = 512
+    MASK: ClassVar[str] = ""
+    OPTIONS: ClassVar[tuple[str, ...]] = ()
 
+    def __init__(self, config: TokenizerConfig) -> None:
+        self.config = config
 
-_CLEANED = Rules("none", lowercase=True, strip_accents=True, space_chinese=True)
+    # --- What a family may define ---
 
-_AS_IS = Rules("none", lowercase=False, strip_accents=False, space_chinese=False)
+    def class_options(self) -> tuple[dict[str, Any], bool]:
+        """Arguments of the family's class, and whether the general class is needed."""
+        return {}, self.rules != self.RULES
 
-TEMPLATES: dict[str, Template] = {
-    "albert": Template(
-        "spaces",
-        ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
-        (),
-        Rules("nfkd", lowercase=True, strip_accents=True, space_chinese=False),
-        mask="[MASK]",
-    ),
-    # A new vocabulary starts with these five; the published ones have them at 0 and 100 to 103.
-    "bert": Template("bert", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), (), _CLEANED),
-    "elmo": Template(
-        "bert",
-        ("<S>", "</S>", "<UNK>"),
-        (),
-        Rules("none", lowercase=False, strip_accents=False, space_chinese=True),
-        max_length=2**31 - 1,
-    ),
-    "gpt1": Template("bert", ("<unk>",), (), _CLEANED),
-    "gpt2": Template("bytes", (), (_END_OF_TEXT,), _AS_IS, max_length=1024),
-    "roberta": Template(
-        "bytes",
-        ("<s>", "<pad>", "</s>", "<unk>"),
-        ("<mask>",),
-        _AS_IS,
-        mask="<mask>",
-    ),
-    "t5": Template(
-        "spaces",
-        ("<pad>", "</s>", "<unk>"),
-        (),
-        Rules("nmt_nfkc", lowercase=False, strip_accents=False, space_chinese=False),
-    ),
-}
+    def sentinels(self) -> list[str]:
+        """T5's sentinels, in the order of their ids."""
+        return []
 
+    def extra_tokens(self) -> dict[str, Any]:
+        """The argument of the family's class for the special tokens of the config."""
+        extra = list(self.config.special_tokens)
+        return {"extra_special_tokens": extra} if extra else {}
 
-def special_tokens(config: TokenizerConfig) -> tuple[list[str], list[str]]:
-    """The special tokens before and after the tokens of the vocabulary.
+    def normalizer(self) -> Normalizer:
+        """The rules, as the tokenizers library takes them."""
+        from tokenizers import Regex, normalizers
 
-    Raises:
-        ConfigError: A special token of the config is repeated.
-    """
-    template = TEMPLATES[config.family]
-    first = [*template.first, *config.special_tokens]
-    last = [*template.last, *_sentinels(config)]
-    seen: set[str] = set()
-    for token in first + last:
-        if token in seen:
-            raise ConfigError(
-                f"special_tokens: {token!r} is there twice",
-                f"the family {config.family} has {', '.join(template.first + template.last)}",
-            )
-        seen.add(token)
-    return first, last
-
-
-def kind_of_units(config: TokenizerConfig) -> Kind:
-    """The kind of units to count in the text."""
-    kind = TEMPLATES[config.family].kind
-    if config.pretokenized:
-        return "spaces"
-    # Chinese characters are units only where they are words, and joiners are marks for BERT.
-    rules = rules_of(config)
-    is_bert = rules.space_chinese and not rules.keep_joiners
-    return "spaces" if kind == "bert" and not is_bert else kind
-
-
-def rules_of(config: TokenizerConfig) -> Rules:
-    """The rules of the config; the family's if the config has none."""
-    published = TEMPLATES[config.family].rules
-    lowercase = published.lowercase if config.lowercase is None else config.lowercase
-    accents = config.strip_accents
-    if accents is None:  # BERT drops accents if case is folded
-        accents = lowercase if published == _CLEANED else published.strip_accents
-    chinese = config.space_chinese
-    return Rules(
-        config.normalization or published.normalization,
-        lowercase,
-        accents,
-        published.space_chinese and not config.pretokenized if chinese is None else chinese,
-        bool(config.keep_joiners) and config.family not in ("gpt2", "roberta"),  # they do anyway
-    )
-
-
-# --- Making a tokenizer ---
-
-
-def make_tokenizer(config: TokenizerConfig, model: dict[str, Any]) -> PreTrainedTokenizerFast:
-    """A family's tokenizer.
-
-    Args:
-        config: Family and rules.
-        model: ``vocab``, and ``merges`` for BPE, as the family's class takes them; empty for only
-            the rules.
-    """
-    from tokenizers import AddedToken
-    from transformers import (
-        AlbertTokenizer,
-        BertTokenizer,
-        GPT2Tokenizer,
-        OpenAIGPTTokenizer,
-        RobertaTokenizer,
-        T5Tokenizer,
-    )
-
-    template = TEMPLATES[config.family]
-    if config.family == "elmo":
-        return _make_word_tokenizer(config, model)
-    classes: dict[str, type[PreTrainedTokenizerFast]] = {
-        "albert": AlbertTokenizer,
-        "bert": BertTokenizer,
-        "gpt1": OpenAIGPTTokenizer,
-        "gpt2": GPT2Tokenizer,
-        "roberta": RobertaTokenizer,
-        "t5": T5Tokenizer,
-    }
-    options, general = _class_options(config)
-    if config.family == "albert":  # the class of transformers leaves the segments out
-        options["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    if template.mask:
-        options["mask_token"] = AddedToken(template.mask, lstrip=True, special=True)
-    tokenizer = classes[config.family](
-        **model,
-        **options,
-        model_max_length=config.max_length or template.max_length,
-        split_special_tokens=config.split_special_tokens,
-        **_extra_tokens(config),
-    )
-    return _generalised(config, tokenizer) if general else tokenizer
-
-
-def _make_word_tokenizer(config: TokenizerConfig, model: dict[str, Any]) -> PreTrainedTokenizerFast:
-    """ELMo's tokenizer: transformers has no class for whole words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    begin, end, unknown = TEMPLATES["elmo"].first
-    backend = Tokenizer(models.WordLevel(model.get("vocab", {}), unk_token=unknown))
-    backend.normalizer = _normalizer(config)
-    backend.pre_tokenizer = (
-        pre_tokenizers.WhitespaceSplit()
-        if config.pretokenized
-        else pre_tokenizers.BertPreTokenizer()
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        bos_token=begin,
-        eos_token=end,
-        unk_token=unknown,
-        model_max_length=config.max_length or TEMPLATES["elmo"].max_length,
-        split_special_tokens=config.split_special_tokens,
-        **_extra_tokens(config),
-    )
-
-
-def _extra_tokens(config: TokenizerConfig) -> dict[str, Any]:
-    sentinels = [f"<extra_id_{number}>" for number in range(len(_sentinels(config)))]
-    extra = [*config.special_tokens, *sentinels]
-    if config.family == "t5":
-        return {"extra_ids": len(sentinels), "additional_special_tokens": extra}
-    return {"extra_special_tokens": extra} if extra else {}
-
-
-def _sentinels(config: TokenizerConfig) -> list[str]:
-    """T5's sentinels in the order of their ids."""
-    count = config.sentinels if config.family == "t5" else 0
-    return [f"<extra_id_{number}>" for number in reversed(range(count))]
-
-
-def _class_options(config: TokenizerConfig) -> tuple[dict[str, Any], bool]:
-    """Arguments of the family's class, and whether the general class is needed."""
-    rules, published = rules_of(config), TEMPLATES[config.family].rules
-    general = rules.normalization != published.normalization or rules.keep_joiners
-    if config.family == "bert":
-        long_words = config.max_word_length not in (None, 100)
-        accents = None if rules.strip_accents == rules.lowercase else rules.strip_accents
-        return {
-            "do_lower_case": rules.lowercase,
-            "strip_accents": accents,
-            "tokenize_chinese_chars": rules.space_chinese,
-        }, general or long_words
-    if config.family == "albert":
-        return {
-            "do_lower_case": rules.lowercase,
-            "keep_accents": not rules.strip_accents,
-            "_spm_precompiled_charsmap": nmt_nfkc(),
-        }, general or rules.space_chinese
-    table = {"_spm_precompiled_charsmap": nmt_nfkc()} if config.family == "t5" else {}
-    return table, rules != published
-
-
-def _generalised(
-    config: TokenizerConfig, tokenizer: PreTrainedTokenizerFast
-) -> PreTrainedTokenizerFast:
-    """The tokenizer with the config's rules, as the general class, which keeps them."""
-    from tokenizers.models import WordPiece
-    from transformers import PreTrainedTokenizerFast
-
-    backend = tokenizer.backend_tokenizer
-    backend.normalizer = _normalizer(config)
-    if isinstance(backend.model, WordPiece) and config.max_word_length:
-        backend.model.max_input_chars_per_word = config.max_word_length
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_input_names=tokenizer.model_input_names,
-        model_max_length=tokenizer.model_max_length,
-        split_special_tokens=config.split_special_tokens,
-        extra_special_tokens=_extra_tokens(config).get("extra_special_tokens", []),
-        **tokenizer.special_tokens_map,
-    )
-
-
-def _normalizer(config: TokenizerConfig) -> Normalizer:
-    from tokenizers import Regex, normalizers
-
-    rules, family = rules_of(config), config.family
-    parts = _unicode_form(rules.normalization, keep_joiners=rules.keep_joiners)
-    if family in ("bert", "gpt1") or (family == "elmo" and not config.pretokenized):
+        rules = self.rules
+        parts = unicode_form(rules)
+        if self.KIND != "bert" or self.config.pretokenized:
+            return normalizers.Sequence(parts + folding(rules))
         if rules.keep_joiners:  # BERT's cleaning, which cannot do this
             parts.append(normalizers.Replace(Regex(_CONTROLS), ""))
         parts.append(
@@ -290,37 +100,135 @@ def _normalizer(config: TokenizerConfig) -> Normalizer:
             )
         )
         return normalizers.Sequence(parts)
-    if family == "albert":
-        parts += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+
+    def make(self, model: dict[str, Any]) -> PreTrainedTokenizerFast:
+        """The tokenizer.
+
+        Args:
+            model: ``vocab``, and ``merges`` for BPE, as the family's class takes them; empty for
+                only the rules.
+        """
+        import transformers
+        from tokenizers import AddedToken
+
+        options, general = self.class_options()
+        if self.MASK:
+            options["mask_token"] = AddedToken(self.MASK, lstrip=True, special=True)
+        tokenizer: PreTrainedTokenizerFast = getattr(transformers, self.CLASS)(
+            **model,
+            **options,
+            model_max_length=self.max_length,
+            split_special_tokens=self.config.split_special_tokens,
+            **self.extra_tokens(),
+        )
+        return self._generalised(tokenizer) if general else tokenizer
+
+    # --- What callers use ---
+
+    @property
+    def max_length(self) -> int:
+        """Longest input in tokens."""
+        return self.config.max_length or self.MAX_LENGTH
+
+    @property
+    def special_tokens(self) -> tuple[list[str], list[str]]:
+        """The special tokens before and after the tokens of the vocabulary.
+
+        Raises:
+            ConfigError: A special token of the config is repeated.
+        """
+        first = [*self.FIRST, *self.config.special_tokens]
+        last = [*self.LAST, *self.sentinels()]
+        seen: set[str] = set()
+        for token in first + last:
+            if token in seen:
+                raise ConfigError(
+                    f"special_tokens: {token!r} is there twice",
+                    f"the family {self.config.family} has {', '.join(self.FIRST + self.LAST)}",
+                )
+            seen.add(token)
+        return first, last
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of units to count in the text."""
+        if self.config.pretokenized:
+            return "spaces"
+        # Chinese characters are units only where they are words, and joiners are marks for BERT.
+        is_bert = self.rules.space_chinese and not self.rules.keep_joiners
+        return "spaces" if self.KIND == "bert" and not is_bert else self.KIND
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The rules of the config; the family's where the config has none."""
+        config, published = self.config, self.RULES
+        lowercase = published.lowercase if config.lowercase is None else config.lowercase
+        accents = config.strip_accents
+        if accents is None:  # BERT drops accents if case is folded
+            accents = lowercase if published == CLEANED else published.strip_accents
+        chinese = config.space_chinese
+        return Rules(
+            config.normalization or published.normalization,
+            lowercase,
+            accents,
+            published.space_chinese and not config.pretokenized if chinese is None else chinese,
+            bool(config.keep_joiners) and self.KIND != "bytes",  # bytes keep them anyway
+        )
+
+    def _generalised(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+        """The tokenizer with the config's rules, as the general class, which keeps them."""
+        from tokenizers.models import WordPiece
+        from transformers import PreTrainedTokenizerFast
+
+        backend = tokenizer.backend_tokenizer
+        backend.normalizer = self.normalizer()
+        if isinstance(backend.model, WordPiece) and self.config.max_word_length:
+            backend.model.max_input_chars_per_word = self.config.max_word_length
+        return PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            model_input_names=tokenizer.model_input_names,
+            model_max_length=tokenizer.model_max_length,
+            split_special_tokens=self.config.split_special_tokens,
+            extra_special_tokens=self.extra_tokens().get("extra_special_tokens", []),
+            **tokenizer.special_tokens_map,
+        )
+
+
+# --- Rules as parts of a normalizer ---
+
+
+def folding(rules: Rules) -> list[Any]:
+    """Chinese characters apart, accents dropped, case folded: what the rules have of these."""
+    from tokenizers import normalizers
+
+    parts: list[Any] = []
     if rules.space_chinese:
         parts.append(normalizers.BertNormalizer(False, True, False, False))
     if rules.strip_accents:
         parts += [normalizers.NFD(), normalizers.StripAccents()]
     if rules.lowercase:
         parts.append(normalizers.Lowercase())
-    if family == "albert":
-        parts.append(normalizers.Precompiled(nmt_nfkc(keep_joiners=rules.keep_joiners)))
-    return normalizers.Sequence(parts)
+    return parts
 
 
-_CONTROLS = r"[\p{Cc}\p{Cf}\p{Co}\x{FFFD}&&[^\t\n\r\x{200C}\x{200D}]]"
-
-
-def _unicode_form(name: str, *, keep_joiners: bool) -> list[Any]:
-    """The normalizer of a Unicode form."""
+def unicode_form(rules: Rules) -> list[Any]:
+    """The Unicode form that text gets first."""
     from tokenizers import normalizers
 
-    if name == "none":
+    if rules.normalization == "none":
         return []
-    if name == "nmt_nfkc":
-        return [normalizers.Precompiled(nmt_nfkc(keep_joiners=keep_joiners))]
+    if rules.normalization == "nmt_nfkc":
+        return [normalizers.Precompiled(nmt_nfkc(keep_joiners=rules.keep_joiners))]
     forms = {
         "nfc": normalizers.NFC,
         "nfd": normalizers.NFD,
         "nfkc": normalizers.NFKC,
         "nfkd": normalizers.NFKD,
     }
-    return [forms[name]()]
+    return [forms[rules.normalization]()]
+
+
+_CONTROLS = r"[\p{Cc}\p{Cf}\p{Co}\x{FFFD}&&[^\t\n\r\x{200C}\x{200D}]]"
 
 
 # --- T5's text normalisation, in the form that its class in transformers takes ---

@@ -23,7 +23,7 @@ from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import DataError
 from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
-from plmctl.tokenization.templates import kind_of_units, make_tokenizer, special_tokens
+from plmctl.tokenization.templates import TokenizerTemplate
 from plmctl.tokenization.units import ONE_WORD, SPACE_BYTE, SPACE_MARK, Kind, cut, kind_of, pattern
 from plmctl.tokenization.words import check_mark
 
@@ -58,10 +58,11 @@ class Trained:
     counts: UnitCounts
 
 
-def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
+def train(template: TokenizerTemplate, texts: Iterable[str], work: Work) -> Trained:
     """Learn a tokenizer.
 
     Args:
+        template: With the config.
         texts: Read once; only distinct units are kept, within ``max_memory``.
         work: Shows the progress of learning; ``texts`` shows that of reading.
 
@@ -69,13 +70,13 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
         ConfigError: A special token is repeated, or the vocabulary is too small for the alphabet.
         DataError: No text.
     """
-    first, last = special_tokens(config)
+    config = template.config
+    first, last = template.special_tokens
     if config.data.words == "marked":
         check_mark(config.data.word_mark, first + last)
     algorithm = get_algorithm(config.algorithm)()
     old = load_to_extend(config) if config.extend else None
-    rules = (old or make_tokenizer(config, {})).backend_tokenizer
-    kind = kind_of_units(config)
+    rules, kind = (old or template.make({})).backend_tokenizer, template.kind
     counts = count_units(
         as_normalized(texts, rules, kind),
         kind,
@@ -92,7 +93,7 @@ def train(config: TokenizerConfig, texts: Iterable[str], work: Work) -> Trained:
     task = VocabTask(words, config.vocab_size, first, last, config)
     with work("learning") as progress:
         learned = algorithm.learn(task, progress)
-    return Trained(make_tokenizer(config, learned.model), learned.size, counts)
+    return Trained(template.make(learned.model), learned.size, counts)
 
 
 def estimate_memory(config: TokenizerConfig, text_bytes: int) -> int:

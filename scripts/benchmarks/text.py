@@ -29,7 +29,7 @@ def write_text(args: argparse.Namespace, folder: Path) -> None:
 
 
 def tokenizer_config(args: argparse.Namespace, folder: Path) -> Any:
-    from plmctl.config.tokenizer import TokenizerConfig
+    from plmctl.run.configs import TokenizerConfig
 
     values = {
         "run": str(folder / "tokenizer"),
@@ -45,11 +45,13 @@ def train_tokenizer(args: argparse.Namespace, folder: Path) -> Any:
     """What plmctl learns from the text, saved in ``folder``."""
     from contextlib import nullcontext
 
+    from plmctl.families.base import get_family
     from plmctl.tokenization.train import train
 
     config = tokenizer_config(args, folder)
     with (folder / "text.txt").open(encoding="utf-8") as lines:
-        trained = train(config, lines, lambda title: nullcontext(lambda done, total: None))
+        template = get_family(config.family).TOKENIZER(config)
+        trained = train(template, lines, lambda title: nullcontext(lambda done, total: None))
     trained.tokenizer.save_pretrained(config.run)
     return trained
 

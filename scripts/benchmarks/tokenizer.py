@@ -28,9 +28,10 @@ def run(args: argparse.Namespace, side: str) -> Results:
 
 
 def _plmctl(args: argparse.Namespace) -> Results:
-    from plmctl.tokenization.templates import make_tokenizer
+    from plmctl.families.base import get_family
 
-    make_tokenizer(tokenizer_config(args, args.folder), {})  # imports, and tables that are kept
+    config = tokenizer_config(args, args.folder)
+    get_family(config.family).TOKENIZER(config).make({})  # imports, and tables that are kept
     trained, results = measured(args, lambda: train_tokenizer(args, args.folder))
     return results | {"vocabulary": trained.size}
 
@@ -38,11 +39,12 @@ def _plmctl(args: argparse.Namespace) -> Results:
 def _stock(args: argparse.Namespace) -> Results:
     from tokenizers import Tokenizer, models, trainers
 
-    from plmctl.tokenization.templates import make_tokenizer, special_tokens
+    from plmctl.families.base import get_family
 
     config = tokenizer_config(args, args.folder)
-    rules = make_tokenizer(config, {}).backend_tokenizer
-    first, last = special_tokens(config)
+    template = get_family(config.family).TOKENIZER(config)
+    rules = template.make({}).backend_tokenizer
+    first, last = template.special_tokens
     model, trainer = {
         "wordpiece": (models.WordPiece, trainers.WordPieceTrainer),
         "byte_bpe": (models.BPE, trainers.BpeTrainer),

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from transformers import AutoModelForMaskedLM
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def blocks_of(page: str, package: Path, member: str) -> dict[str, str]:
     """The code of a page by its language; the Python file is put into a copy of the package."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL))
+    blocks = dict(reversed(re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)))  # the first of each
     shutil.copytree(ROOT / "plmctl", package / "plmctl")
     (package / "plmctl" / member).write_text(blocks["python"], encoding="utf-8")
     return blocks
@@ -84,3 +85,31 @@ def test_a_task(pretrained: dict[str, Path], tmp_path: Path) -> None:
     assert 0 <= document["results"]["accuracy"] <= 1
     saved = json.loads((tmp_path / "runs" / "cloze" / "model" / "task.json").read_text())
     assert saved["labels"] == ["likes", "sees"]
+
+
+def test_a_task_with_a_head_of_its_own(pretrained: dict[str, Path], tmp_path: Path) -> None:
+    blocks = blocks_of("new-task.md", tmp_path, "tasks/cloze.py")
+    text = (ROOT / "docs" / "new-task.md").read_text(encoding="utf-8")
+    methods = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    file = tmp_path / "plmctl" / "tasks" / "cloze.py"
+    begin, end = blocks["python"].index("    def load("), blocks["python"].index("@dataclass")
+    file.write_text(
+        blocks["python"][:begin] + indent(methods, "    ") + "\n\n" + blocks["python"][end:],
+        encoding="utf-8",
+    )
+    (tmp_path / "cloze.jsonl").write_text(blocks["json"], encoding="utf-8")
+    (tmp_path / "cloze.yaml").write_text(blocks["yaml"], encoding="utf-8")
+    model = f"model={pretrained['bert'] / 'model'}"
+    run(f"plmctl finetune cloze.yaml {model} compute.device=cpu", tmp_path, tmp_path)
+    saved = tmp_path / "runs" / "cloze" / "model"
+    config = json.loads((saved / "config.json").read_text())
+    assert (config["model_type"], config["encoder"]["model_type"]) == ("own-head", "bert")
+    results = json.loads((tmp_path / "runs" / "cloze" / "eval" / "valid.json").read_text())
+    output = run("plmctl predict runs/cloze --input cloze.jsonl --json", tmp_path, tmp_path)
+    answers = [json.loads(line) for line in output.splitlines()]
+    rows = [json.loads(line) for line in blocks["json"].splitlines()]
+    right = [answer["prediction"] == row["word"] for answer, row in zip(answers, rows, strict=True)]
+    assert sum(right) / len(right) == results["results"]["accuracy"]
+    # Another training goes on from this folder, with the head that it has.
+    again = "model=runs/cloze/model run=runs/again compute.device=cpu"
+    run(f"plmctl finetune cloze.yaml {again}", tmp_path, tmp_path)

@@ -16,10 +16,9 @@ from pydantic import ValidationError
 
 from plmctl import registry
 from plmctl.config.load import KINDS, Kind, difference, dump, kind_of, parse
-from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.config.units import StepsOrShare
 from plmctl.errors import ConfigError
-from plmctl.run.configs import PretrainConfig, json_schema, load, model_of
+from plmctl.run.configs import PretrainConfig, TokenizerConfig, json_schema, load, model_of
 from tests.config.conftest import LEAST
 
 

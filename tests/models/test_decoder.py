@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from plmctl.config.sections import LoraConfig
+from plmctl.families.base import get_family
 from plmctl.models.batch import Batch
 from plmctl.models.decoder import hidden_states
 from plmctl.models.network import Network
@@ -104,7 +105,7 @@ def test_draws_of_dropout_are_those_of_transformers_forward(
     """To the bit, with adapters, on a CPU."""
     _, network, batch = make_case("text_to_text", folder(family, dropout=0.2))
     model: Any = network.model.train()
-    add_lora(LoraConfig(dropout=0.1), model)
+    add_lora(LoraConfig(dropout=0.1), model, get_family(family).LORA_TARGETS)
     if family != "gpt1":
         model.set_attn_implementation(attention)
     ids, outputs = batch.inputs["input_ids"], []

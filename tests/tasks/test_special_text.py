@@ -7,10 +7,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from plmctl.tasks._sequences import encode_texts
 from plmctl.tasks.question_answering import pieces_of
 from plmctl.tasks.text_to_text import with_end_token
 from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.layout import encode_texts
 from tests.tasks.conftest import LETTERS, tokenizer_of
 
 TEXT = "a [SEP] b [MASK] c <s> d </s> <pad> <mask><extra_id_0> <|endoftext|> [CLS]<unk> </S>"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from plmctl.errors import ConfigError, DataError
-from plmctl.models.load import config_of, longest_input, new_head_message, refuse_longer
+from plmctl.families.base import longest_input, refuse_longer
+from plmctl.models.load import config_of, new_head_message
 from plmctl.tasks.base import ReadableAnswer, get_task, make_task, with_columns
 from tests.tasks.conftest import FAMILIES, Folder, load_head, rows_of
 

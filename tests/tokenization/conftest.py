@@ -1,13 +1,16 @@
 """Small tokenizers of each kind, trained once on sentences in several scripts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from plmctl.config.tokenizer import TokenizerConfig
+from plmctl.families.base import get_family
+from plmctl.run.configs import TokenizerConfig
+from plmctl.tokenization import train as training
+from plmctl.tokenization.templates import TokenizerTemplate
 
 TEXTS = [
     "The cat sat on the mat; the cats sat on the mats, and the cat's mat was flat.",
@@ -29,6 +32,14 @@ def config_of(algorithm: str, family: str, **settings: object) -> TokenizerConfi
     return TokenizerConfig.model_validate({"vocab_size": 400, **values, **settings})
 
 
+def template_of(config: TokenizerConfig) -> TokenizerTemplate:
+    return get_family(config.family).TOKENIZER(config)
+
+
+def train(config: TokenizerConfig, texts: Iterable[str]) -> training.Trained:
+    return training.train(template_of(config), texts, quiet)
+
+
 def random_lines(lines: int) -> list[str]:
     """Text of words of a few syllables each."""
     draws = np.random.default_rng(3)
@@ -41,13 +52,11 @@ def random_lines(lines: int) -> list[str]:
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], str]:
     """``saved(algorithm, family)`` is the folder of a trained tokenizer."""
-    from plmctl.tokenization.train import train
-
     folders: dict[str, Path] = {}
 
     def folder(algorithm: str, family: str) -> str:
         if family not in folders:
-            trained = train(config_of(algorithm, family), TEXTS, quiet)
+            trained = train(config_of(algorithm, family), TEXTS)
             folders[family] = tmp_path_factory.mktemp(family)
             trained.tokenizer.save_pretrained(folders[family])
         return str(folders[family])

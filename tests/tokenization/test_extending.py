@@ -9,13 +9,12 @@ import pytest
 import yaml
 from transformers import AutoTokenizer
 
-from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import ConfigError
+from plmctl.run.configs import TokenizerConfig
 from plmctl.tokenization.check import check_saved
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.train import train
 from tests.conftest import Cli
-from tests.tokenization.conftest import TEXTS, config_of, quiet, random_lines
+from tests.tokenization.conftest import TEXTS, config_of, random_lines, train
 
 Saved = Callable[[str, str], str]
 # A domain with words of its own, and letters that were not seen before.
@@ -28,7 +27,7 @@ FAMILIES = [
 
 def extended(folder: str, algorithm: str, family: str, size: int) -> Any:
     config = config_of(algorithm, family, extend=folder, vocab_size=size)
-    return train(config, DOMAIN, quiet)
+    return train(config, DOMAIN)
 
 
 @pytest.mark.parametrize(("algorithm", "family"), FAMILIES)
@@ -91,12 +90,12 @@ def test_what_it_refuses(saved: Saved, settings: dict[str, Any], words: str) -> 
     values = {"algorithm": "wordpiece", "family": "bert", "vocab_size": 500, **settings}
     config = config_of(**values, extend=saved("wordpiece", "bert"))
     with pytest.raises(ConfigError, match=words):
-        train(config, DOMAIN, quiet)
+        train(config, DOMAIN)
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no tokenizer.json here"):
-        train(config_of("wordpiece", "bert", extend=str(tmp_path)), DOMAIN, quiet)
+        train(config_of("wordpiece", "bert", extend=str(tmp_path)), DOMAIN)
 
 
 def test_rules_are_those_of_the_old() -> None:

@@ -19,16 +19,14 @@ from plmctl.tokenization.algorithms.base import (
     learn_merges,
     words_as_symbols,
 )
-from plmctl.tokenization.templates import kind_of_units, make_tokenizer
 from plmctl.tokenization.train import (
     LONGEST_UNIT,
     as_normalized,
     count_units,
     count_words,
-    train,
 )
 from plmctl.tokenization.units import Kind, pattern
-from tests.tokenization.conftest import TEXTS, config_of, quiet
+from tests.tokenization.conftest import TEXTS, config_of, template_of, train
 
 Rows = list[tuple[list[str], int]]
 
@@ -188,9 +186,9 @@ def test_words_are_those_of_the_library(
     texts: list[str], tokenizer: str, rules: dict[str, object]
 ) -> None:
     config = config_of(*tokenizer.split(), **rules)
-    library = make_tokenizer(config, {}).backend_tokenizer
+    library = template_of(config).make({}).backend_tokenizer
     texts = [*texts, *TEXTS]
-    kind = kind_of_units(config)
+    kind = template_of(config).kind
     counts = count_units(as_normalized(texts, library, kind), kind, budget=10**6, seed=1)
     expected: Counter[str] = Counter()
     for text in texts:
@@ -202,7 +200,7 @@ def test_words_are_those_of_the_library(
 def test_text_in_separate_accents_is_learned_as_the_tokenizer_reads_it() -> None:
     texts = [unicodedata.normalize("NFD", "tiếng Việt được nói ở nước")] * 20
     config = config_of("byte_bpe", "gpt2", normalization="nfc")
-    library = train(config, texts, quiet).tokenizer.backend_tokenizer
+    library = train(config, texts).tokenizer.backend_tokenizer
     assert len(library.encode(texts[0]).ids) == 6  # a token for each word
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.templates import make_tokenizer
-from tests.tokenization.conftest import config_of
+from tests.tokenization.conftest import config_of, template_of
 
 COUNTS = [1_000, pytest.param(10_000, marks=pytest.mark.sweep)]
 # What T5's rule takes for spaces besides those that Unicode's normal form has.
@@ -106,7 +105,7 @@ def test_bert(corpus: str, longest: int, count: int, shared_data: Path, tmp_path
     assert len(vocab) == 30_522
     texts = [*lines(shared_data, corpus, count), *ODD, "supercalifragilistic" * 7, "x" * 201]
     config = config_of("wordpiece", "bert", vocab_size=30_522, max_word_length=longest)
-    ids = saved(make_tokenizer(config, {"vocab": vocab}), tmp_path)(texts)
+    ids = saved(template_of(config).make({"vocab": vocab}), tmp_path)(texts)
     pieces = word_pieces(vocab, longest)
     assert ids == [[n for word in basic_words(text) for n in pieces(word)] for text in texts]
 
@@ -154,7 +153,7 @@ def test_gpt2(corpus: str, count: int, shared_data: Path, tmp_path: Path) -> Non
     assert (len(vocab), len(merges)) == (50_257, 50_000)
     pairs = [tuple(merge.split(" ")) for merge in merges]
     config = config_of("byte_bpe", "gpt2", vocab_size=50_257)
-    tokenizer = make_tokenizer(config, {"vocab": vocab, "merges": pairs})
+    tokenizer = template_of(config).make({"vocab": vocab, "merges": pairs})
     texts = [*lines(shared_data, corpus, count), *ODD]
     expected = byte_pairs(vocab, merges)
     assert saved(tokenizer, tmp_path)(texts) == [expected(text) for text in texts]
@@ -229,7 +228,7 @@ def test_t5(corpus: str, count: int, shared_data: Path, tmp_path: Path) -> None:
     rows = [(token, 0.0) for token in first]
     rows += [*scores.items(), *((token, -1e4) for token in last)]
     config = config_of("unigram", "t5", vocab_size=len(rows))
-    tokenizer = make_tokenizer(config, {"vocab": rows})
+    tokenizer = template_of(config).make({"vocab": rows})
     number = {token: place for place, (token, _) in enumerate(rows)}
     if corpus == "botchan":
         texts = path.with_name("botchan.txt").read_text(encoding="utf-8").split("\n")[:count]

@@ -23,7 +23,7 @@ from plmctl.tokenization.seams import (
     piece_seams,
 )
 from plmctl.tokenization.units import WITHIN, unspaced
-from tests.tokenization.conftest import config_of, quiet
+from tests.tokenization.conftest import config_of, template_of, train
 
 Made = Callable[[Tokenizer], Encoder]
 ALPHABET = pre_tokenizers.ByteLevel.alphabet()
@@ -113,10 +113,8 @@ def test_tokens_that_hold_parts_of_characters(
 def test_what_is_learnt_of_several_scripts(
     encoder_of: Made, algorithm: str, family: str, size: int
 ) -> None:
-    from plmctl.tokenization.train import train
-
     config = config_of(algorithm, family, vocab_size=size)
-    tokenizer = train(config, LINES * 3, quiet).tokenizer.backend_tokenizer
+    tokenizer = train(config, LINES * 3).tokenizer.backend_tokenizer
     encoder = encoder_of(tokenizer)
     anything = st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("".join(LINES))))
 
@@ -259,13 +257,11 @@ SCORES = (-1.0, -1.5, -2.0, -2.5, -3.0, -1e-7, -1.0000001)  # so that many sums 
 
 def unigram_of(family: str, pieces: dict[str, float]) -> Tokenizer:
     """A family's tokenizer with these pieces."""
-    from plmctl.tokenization.templates import make_tokenizer, special_tokens
-
     config = config_of("unigram", family)
-    first, last = special_tokens(config)
+    first, last = template_of(config).special_tokens
     special = [(token, -50.0) for token in first], [(token, -50.0) for token in last]
     vocab = [*special[0], *pieces.items(), *special[1]]
-    return make_tokenizer(config, {"vocab": vocab}).backend_tokenizer
+    return template_of(config).make({"vocab": vocab}).backend_tokenizer
 
 
 @pytest.mark.parametrize("family", ["t5", "albert"])
@@ -351,12 +347,10 @@ def test_models_whose_pieces_cannot_be_foreseen() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "family"), [("byte_bpe", "gpt2"), ("unigram", "t5")])
 def test_news(encoder_of: Made, shared_data: Path, algorithm: str, family: str) -> None:
-    from plmctl.tokenization.train import train
-
     news = (shared_data / "corpora/zh_news/train.txt").read_text(encoding="utf-8")
     lines = [line for line in news.split("\n") if line][:4000]
     config = config_of(algorithm, family, vocab_size=6000)
-    tokenizer = train(config, lines, quiet).tokenizer.backend_tokenizer
+    tokenizer = train(config, lines).tokenizer.backend_tokenizer
     encoder, marks = encoder_of(tokenizer), family == "t5"
     check_alike(encoder, tokenizer, lines, marks=marks)
     assert encoder._table.numbers  # not given whole

@@ -13,16 +13,14 @@ from transformers import AutoTokenizer
 
 from plmctl.errors import ConfigError, PlmError
 from plmctl.tokenization.check import check_saved
-from plmctl.tokenization.templates import make_tokenizer
-from plmctl.tokenization.train import train
-from tests.tokenization.conftest import TEXTS, config_of, quiet
+from tests.tokenization.conftest import TEXTS, config_of, template_of, train
 
 Saved = Callable[[str, str], str]
 
 
 def trained(folder: Path, algorithm: str, family: str, **settings: object) -> Any:
     """A tokenizer that was trained, saved and loaded."""
-    tokenizer = train(config_of(algorithm, family, **settings), TEXTS, quiet).tokenizer
+    tokenizer = train(config_of(algorithm, family, **settings), TEXTS).tokenizer
     tokenizer.save_pretrained(folder)
     check_saved(folder, tokenizer, TEXTS[:5])
     return AutoTokenizer.from_pretrained(folder)
@@ -149,7 +147,7 @@ def test_more_special_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tokens", [["[CLS]"], ["[A]", "[A]"]])
 def test_special_tokens_that_repeat(tokens: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"is there twice"):
-        train(config_of("wordpiece", "bert", special_tokens=tokens), TEXTS, quiet)
+        train(config_of("wordpiece", "bert", special_tokens=tokens), TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_special_tokens_that_repeat(tokens: list[str]) -> None:
 )
 def test_a_vocabulary_that_is_too_small(algorithm: str, family: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        train(config_of(algorithm, family, vocab_size=101), TEXTS, quiet)
+        train(config_of(algorithm, family, vocab_size=101), TEXTS)
     assert "vocab_size" in caught.value.message
 
 
@@ -226,7 +224,7 @@ def test_every_family_takes_every_text(saved: Saved, family: str, kind: str) -> 
 
 def normal(family: str, text: str, **rules: object) -> str:
     config = config_of(ALGORITHM[family], family, **rules)
-    normalizer = make_tokenizer(config, {}).backend_tokenizer.normalizer
+    normalizer = template_of(config).make({}).backend_tokenizer.normalizer
     return normalizer.normalize_str(text) if normalizer else text
 
 

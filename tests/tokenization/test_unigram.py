@@ -13,16 +13,10 @@ from tokenizers import Tokenizer, models, trainers
 from transformers import AutoTokenizer
 
 from plmctl.errors import ConfigError
+from plmctl.families.base import get_family
 from plmctl.tokenization.algorithms.unigram import Lattice
-from plmctl.tokenization.templates import (
-    TEMPLATES,
-    make_tokenizer,
-    nmt_nfkc,
-    nmt_nfkc_replacements,
-    special_tokens,
-)
-from plmctl.tokenization.train import train
-from tests.tokenization.conftest import TEXTS, config_of, quiet, random_lines
+from plmctl.tokenization.templates import nmt_nfkc, nmt_nfkc_replacements
+from tests.tokenization.conftest import TEXTS, config_of, quiet, random_lines, template_of, train
 
 Saved = Callable[[str, str], str]
 
@@ -98,8 +92,8 @@ def test_characters_stay_whatever_the_limit() -> None:
 @pytest.mark.parametrize("family", ["t5", "albert"])
 def test_a_vocabulary_of_valid_probabilities(family: str) -> None:
     lines = random_lines(300)
-    trained = train(config_of("unigram", family, vocab_size=300), lines, quiet)
-    special = {*TEMPLATES[family].first, *(f"<extra_id_{n}>" for n in range(100))}
+    trained = train(config_of("unigram", family, vocab_size=300), lines)
+    special = {*get_family(family).TOKENIZER.FIRST, *(f"<extra_id_{n}>" for n in range(100))}
     vocab = trained.tokenizer._vocab_scores  # type: ignore[attr-defined]  # as the class holds it
     pieces = {piece: score for piece, score in vocab if piece not in special}
     assert len(vocab) == len(trained.tokenizer) == trained.size == 300
@@ -108,7 +102,7 @@ def test_a_vocabulary_of_valid_probabilities(family: str) -> None:
     # Not all pieces that were fitted are left, and Bayes takes some of each: less than one in all.
     total = sum(map(math.exp, pieces.values()))
     assert 0.5 < total <= 1
-    again = train(config_of("unigram", family, vocab_size=300), lines, quiet)
+    again = train(config_of("unigram", family, vocab_size=300), lines)
     assert again.tokenizer._vocab_scores == vocab  # type: ignore[attr-defined]
 
 
@@ -172,7 +166,7 @@ def test_rules_of_ones_own(
     tmp_path: Path, family: str, rules: dict[str, Any], text: str, tokens: list[str]
 ) -> None:
     lines = [*TEXTS, *["the cat café The"] * 200]
-    trained = train(config_of("unigram", family, vocab_size=450, **rules), lines, quiet)
+    trained = train(config_of("unigram", family, vocab_size=450, **rules), lines)
     trained.tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.tokenize(text) == tokens
@@ -194,11 +188,11 @@ def test_no_worse_than_the_library() -> None:
     """Tokens for the text: at most 2 % more than with the library's trainer."""
     lines = random_lines(600)
     config = config_of("unigram", "albert", vocab_size=250)
-    ours = train(config, lines, quiet).tokenizer
-    rules = make_tokenizer(config, {}).backend_tokenizer
+    ours = train(config, lines).tokenizer
+    rules = template_of(config).make({}).backend_tokenizer
     library = Tokenizer(models.Unigram())
     library.normalizer, library.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
-    first, _ = special_tokens(config)
+    first, _ = template_of(config).special_tokens
     library.train_from_iterator(
         lines,
         trainers.UnigramTrainer(
@@ -212,7 +206,7 @@ def test_no_worse_than_the_library() -> None:
 
 def test_a_vocabulary_that_is_too_small() -> None:
     with pytest.raises(ConfigError, match="single characters") as caught:
-        train(config_of("unigram", "t5", vocab_size=150), TEXTS, quiet)
+        train(config_of("unigram", "t5", vocab_size=150), TEXTS)
     assert "103 special tokens" in caught.value.message
 
 

@@ -12,12 +12,10 @@ from tokenizers import Tokenizer
 from plmctl.errors import DataError
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.lost import lost_letters
-from plmctl.tokenization.templates import make_tokenizer
-from plmctl.tokenization.train import train
 from plmctl.tokenization.units import plain_tokenizer
 from plmctl.tokenization.unknown import Unknown, UnknownCounter, report_text, sampled
 from tests.scripts_of_text import SCRIPTS
-from tests.tokenization.conftest import config_of, quiet
+from tests.tokenization.conftest import config_of, template_of, train
 
 KINDS = [
     ("wordpiece", "bert"),
@@ -130,8 +128,8 @@ def test_what_the_rules_drop_is_said_and_can_be_kept(
 
     def normalizer(**more: object) -> Callable[[str], str]:
         config = config_of(algorithm, family, **{**rules, **more})
-        normalize: Callable[[str], str] = make_tokenizer(
-            config, {}
+        normalize: Callable[[str], str] = (
+            template_of(config).make({})
         ).backend_tokenizer.normalizer.normalize_str
         return normalize
 
@@ -151,7 +149,7 @@ def test_joiners_stay_within_words(algorithm: str, family: str, tmp_path: Path) 
     config = config_of(
         algorithm, family, keep_joiners=True, strip_accents=False, limit_alphabet=None
     )
-    tokenizer = train(config, [" ".join(words)] * 20, quiet).tokenizer
+    tokenizer = train(config, [" ".join(words)] * 20).tokenizer
     tokenizer.save_pretrained(tmp_path)
     encoder = Encoder(str(tmp_path))
     (encoded,) = encoder([" ".join(words[:3])])

@@ -8,15 +8,14 @@ from transformers import AutoTokenizer
 from plmctl.tokenization.check import check_saved
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab
-from plmctl.tokenization.train import train
-from tests.tokenization.conftest import config_of, quiet
+from tests.tokenization.conftest import config_of, train
 
 TEXT = ["The cat saw the dog .", "the cat , the cat", "U.S. dogs 我们 saw cats"]
 
 
 def learned(folder: Path, **settings: object) -> Vocab:
     config = config_of("word", "elmo", min_frequency=1, **settings)
-    tokenizer = train(config, TEXT, quiet).tokenizer
+    tokenizer = train(config, TEXT).tokenizer
     tokenizer.save_pretrained(folder)
     check_saved(folder, tokenizer, TEXT)
     return Vocab.from_folder(str(folder))
@@ -44,7 +43,7 @@ def test_pretokenized_text_is_cut_at_spaces_alone(tmp_path: Path) -> None:
 
 def test_rare_words_are_left_out(tmp_path: Path) -> None:
     config = config_of("word", "elmo", min_frequency=2, vocab_size=100)
-    trained = train(config, TEXT, quiet)
+    trained = train(config, TEXT)
     trained.tokenizer.save_pretrained(tmp_path)
     assert Vocab.from_folder(str(tmp_path)).words == (
         "<S>", "</S>", "<UNK>", ".", "cat", "the", "saw",
@@ -62,5 +61,5 @@ def test_the_store_has_the_ids_of_the_tokenizer(tmp_path: Path, pretokenized: bo
 
 def test_other_tokenizers_have_no_words(tmp_path: Path) -> None:
     config = config_of("wordpiece", "bert", vocab_size=120)
-    train(config, TEXT, quiet).tokenizer.save_pretrained(tmp_path)
+    train(config, TEXT).tokenizer.save_pretrained(tmp_path)
     assert Vocab.from_folder(str(tmp_path)).words is None

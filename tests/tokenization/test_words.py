@@ -26,9 +26,8 @@ from plmctl.corpus.subsample import subsample_bytes
 from plmctl.errors import ConfigError, DataError
 from plmctl.objectives.mlm import Config, MaskedLM
 from plmctl.tokenization.encode import Encoder
-from plmctl.tokenization.train import train
 from plmctl.tokenization.words import albert_starts, check_mark
-from tests.tokenization.conftest import TEXTS, config_of, quiet
+from tests.tokenization.conftest import TEXTS, config_of, train
 
 Saved = Callable[[str, str], str]
 ENGLISH = "The cats' flatness (1999) isn't well-known: naïve résumé."
@@ -144,12 +143,10 @@ def test_albert_s_words_in_text(saved: Saved) -> None:
 
 
 def test_albert_s_words_of_real_english(shared_data: Path, tmp_path: Path) -> None:
-    from plmctl.tokenization.train import train
-
     folder = shared_data / "corpora" / "wikitext2"
     with (folder / "train.txt").open(encoding="utf-8") as file:
         text = file.read(300_000).split("\n")
-    tokenizer = train(config_of("unigram", "albert", vocab_size=2000), text, quiet).tokenizer
+    tokenizer = train(config_of("unigram", "albert", vocab_size=2000), text).tokenizer
     tokenizer.save_pretrained(tmp_path)
     pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     assert albert_starts(pieces).tolist() == starts_as_published(pieces)
@@ -378,7 +375,7 @@ def test_a_tokenizer_learns_without_the_marks(tmp_path: Path) -> None:
         data = {"train": [str(tmp_path / f"{name}.txt")], "words": words}
         config = config_of("wordpiece", "bert", data=data)
         lines = subsample_bytes(config.data, 10**9, 0).lines(lambda done, total: None)
-        vocabularies.append(train(config, lines, quiet).tokenizer.get_vocab())
+        vocabularies.append(train(config, lines).tokenizer.get_vocab())
     assert vocabularies[0] == vocabularies[1]
 
 
@@ -407,7 +404,7 @@ def test_mistakes_in_the_config() -> None:
         check_mark("_", ["<pad>", "<extra_id_0>"])
     data = {"train": ["a.txt"], "words": "marked", "word_mark": "MASK"}
     with pytest.raises(ConfigError, match="data.word_mark"):
-        train(config_of("wordpiece", "bert", data=data), TEXTS, quiet)
+        train(config_of("wordpiece", "bert", data=data), TEXTS)
     with pytest.raises(ValidationError, match="only used with `words: marked`"):
         TokenizerDataConfig(train=("a.txt",), word_mark="|")
     with pytest.raises(ValidationError, match="without line ends"):

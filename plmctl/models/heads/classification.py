@@ -6,7 +6,7 @@ transformers' own head, decoders on the last token of a text, encoders with a he
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,80 +14,59 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 from transformers import (
     AutoConfig,
-    AutoModelForMultipleChoice,
     AutoModelForSequenceClassification,
-    GPT2DoubleHeadsModel,
-    OpenAIGPTDoubleHeadsModel,
+    GPT2Model,
+    OpenAIGPTForSequenceClassification,
+    OpenAIGPTModel,
     PreTrainedModel,
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from plmctl.errors import ConfigError
 from plmctl.models.decoder import hidden_states, states_at
 from plmctl.models.encoder import first_tokens_only
-from plmctl.models.heads.encoder import OwnHeadConfig, encoder_of, load_encoder
-from plmctl.models.load import Start, config_of, load_with_labels
-from plmctl.models.parameters import add_token_embeddings, initialize_head_as_published
+from plmctl.models.load import OwnHeadConfig, Start, config_of, load_with_labels
+from plmctl.models.own_heads import EncoderWithHead, encoder_config, load_own_head
+from plmctl.models.parameters import add_token_embeddings
 
 # --- Loading a network with its head ---
 
 
-_CHOICE = {"openai-gpt": OpenAIGPTDoubleHeadsModel, "gpt2": GPT2DoubleHeadsModel}
-"""Where AutoModelForMultipleChoice has none."""
+InitializeHead = Callable[[nn.Module, Any], None]
+"""``Family.initialize_head``: of a head, or of a whole network, and its config."""
 
 
 def load_classifier(
-    start: Start, changes: Mapping[str, Any], *, new_ids: Sequence[int] = (), choice: bool = False
+    cls: Any,
+    start: Start,
+    changes: Mapping[str, Any],
+    *,
+    new_ids: Sequence[int] = (),
+    initialize: InitializeHead,
 ) -> PreTrainedModel:
     """A network with a head on whole texts, in float32.
 
     Args:
+        cls: A class with the head, or an Auto class.
         start: The model that it starts from; its tokenizer has its family's template.
         changes: Fields of its config to set.
         new_ids: Tokens that finetuning adds to the family's vocabulary (GPT-1).
-        choice: One number per option, for multiple choice.
+        initialize: Draws a new head, or all weights.
 
     Raises:
-        ConfigError: The family has no such head.
         DataError: As ``load_network``.
     """
     config: Any = config_of(start.model)
-    cls = class_with_head(start.model, config, choice=choice)
     if config.pad_token_id is None:  # transformers' GPT classes find the last token by it
         config.pad_token_id = start.tokenizer.pad_token_id
     for name, value in changes.items():
         setattr(config, name, value)
     network, new = load_with_labels(cls, start, config)
     for module in map(network.get_submodule, new):
-        initialize_head_as_published(module, config)
+        initialize(module, config)
     if new_ids and max(new_ids) >= network.get_input_embeddings().num_embeddings:
         add_token_embeddings(network, list(new_ids))
     classifier: PreTrainedModel = network
     return classifier
-
-
-def class_with_head(model: str, config: Any, *, choice: bool = False) -> Any:
-    """The class of the network with a head on whole texts.
-
-    Args:
-        model: A model folder or Hub id, for messages.
-        choice: For multiple choice.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    task = "multiple_choice" if choice else "classification"
-    if config.is_encoder_decoder:
-        raise ConfigError(
-            f"{model}: a {config.model_type} writes text and has no head for {task}",
-            "use the task text_to_text",
-        )
-    if choice and config.model_type in _CHOICE:
-        return _CHOICE[config.model_type]
-    auto: Any = AutoModelForMultipleChoice if choice else AutoModelForSequenceClassification
-    if type(config) not in auto._model_mapping:  # noqa: SLF001  # transformers has no accessor
-        raise ConfigError(f"{model}: a {config.model_type} has no head for {task}")
-    return auto
 
 
 # --- Encoders: transformers' own forward, with the inputs that the network takes ---
@@ -146,7 +125,7 @@ def _first_tokens_only(model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
 
 def is_decoder(model: Any) -> bool:
     """Whether a network reads from left to right: its heads look at a text's last token."""
-    return str(model.config.model_type) in ("openai-gpt", "gpt2")
+    return isinstance(model.base_model, GPT2Model | OpenAIGPTModel)
 
 
 def classify_with_decoder(
@@ -171,7 +150,7 @@ def classify_with_decoder(
     last, predicted = _last_and_next(model, input_ids, attention_mask, lm_cells)
     vector = last.view(*input_ids.shape[:-1], -1)
     vector = vector.sum(1) if input_ids.dim() == 3 else vector
-    if model.config.model_type == "openai-gpt":
+    if isinstance(model, OpenAIGPTForSequenceClassification):
         vector = dropout(vector, model.config.summary_first_dropout, model.training)
     return {"label": model.score(vector), **predicted}
 
@@ -226,8 +205,6 @@ def _last_and_next(
 
 _OF_THE_HEAD = ("num_labels", "id2label", "label2id", "problem_type")
 
-_NO_ENCODERS = ("openai-gpt", "gpt2", "elmo")
-
 
 class PooledConfig(OwnHeadConfig):
     """Config of an encoder and of what is made of its vectors.
@@ -247,16 +224,14 @@ class PooledConfig(OwnHeadConfig):
     type_vocab_size: int = 1
 
 
-class PooledForSequenceClassification(PreTrainedModel):
+class PooledForSequenceClassification(EncoderWithHead):
     """Encoder, pooling, dropout, and a linear layer."""
 
     config_class = PooledConfig
-    base_model_prefix = "encoder"
     config: PooledConfig
 
     def __init__(self, config: PooledConfig) -> None:
         super().__init__(config)
-        self.encoder = encoder_of(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(self.encoder.config.hidden_size, config.num_labels or 2)
         self.post_init()
@@ -301,20 +276,21 @@ def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
     return states.masked_fill(~real, 0.0).sum(1) / real.sum(1)
 
 
-def load_pooled(start: Start, pooling: str, changes: Mapping[str, Any]) -> PreTrainedModel:
+def load_pooled(
+    start: Start, pooling: str, changes: Mapping[str, Any], initialize: InitializeHead
+) -> PreTrainedModel:
     """A network with a pooled head, in float32.
 
     Args:
         start: An encoder, or a finetuned folder with this head.
         pooling: "cls", "mean" or "max".
         changes: Fields of the config to set.
+        initialize: Draws all weights.
 
     Raises:
-        ConfigError: The family has no encoder to pool.
         DataError: As ``load_network``.
     """
-    saved: Any = config_of(start.model)
-    encoder = check_pooled(start.model, saved)
+    encoder = pooled_encoder(config_of(start.model))
     for name in changes.keys() - set(_OF_THE_HEAD):
         setattr(encoder, name, changes[name])
     rate: Any = getattr(encoder, "classifier_dropout", None)
@@ -329,29 +305,14 @@ def load_pooled(start: Start, pooling: str, changes: Mapping[str, Any]) -> PreTr
         **{name: changes[name] for name in _OF_THE_HEAD if name in changes},
     )
     config.pad_token_id = encoder.pad_token_id
-    network: PreTrainedModel
-    if start.pretrained and isinstance(saved, PooledConfig):
-        network, _ = load_with_labels(PooledForSequenceClassification, start, config)
-        return network
-    network = PooledForSequenceClassification(config)
-    initialize_head_as_published(network, encoder)
-    load_encoder(network, start, ["classifier"])
-    return network
+    return load_own_head(
+        PooledForSequenceClassification,
+        start,
+        config,
+        initialize=lambda network: initialize(network, encoder),
+    )
 
 
-def check_pooled(model: str, config: Any) -> Any:
-    """The config of the encoder whose vectors are pooled.
-
-    Args:
-        model: A model folder or Hub id, for messages.
-
-    Raises:
-        ConfigError: The family has no encoder to pool.
-    """
-    encoder = config.of_encoder() if isinstance(config, PooledConfig) else config
-    if encoder.is_encoder_decoder or encoder.model_type in _NO_ENCODERS:
-        raise ConfigError(
-            f"task.pooling: {model} is a {encoder.model_type}, and pooling is for encoders",
-            "leave it out: the head is the family's own",
-        )
-    return encoder
+def pooled_encoder(config: Any) -> Any:
+    """The config of the encoder whose vectors are pooled, in a folder with this head or any."""
+    return encoder_config(config) if config.model_type == PooledConfig.model_type else config

@@ -10,61 +10,46 @@ from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModelForTokenClassification,
-    PreTrainedModel,
 )
 from transformers import initialization as init
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from plmctl import hub
-from plmctl.errors import ConfigError
-from plmctl.models.elmo import ScalarMix
-from plmctl.models.heads.encoder import OwnHeadConfig, encoder_of, load_encoder
-from plmctl.models.load import Start, config_of, load_with_labels
-from plmctl.models.parameters import initialize_head_as_published
+from plmctl.models.elmo import ElmoConfig, ScalarMix
+from plmctl.models.heads.classification import InitializeHead
+from plmctl.models.load import OwnHeadConfig, Start, config_of, load_with_labels
+from plmctl.models.own_heads import EncoderWithHead, load_own_head
 
 # --- Loading a network with its head ---
 
 
-def check_tagger(model: str) -> str:
-    """The type of a model that can tag.
-
-    Raises:
-        ConfigError: The family has no such head.
-    """
-    network: Any = config_of(model)
-    auto: Any = AutoModelForTokenClassification
-    # transformers has no accessor for what an Auto class knows.
-    if network.is_encoder_decoder or type(network) not in auto._model_mapping:  # noqa: SLF001
-        raise ConfigError(
-            f"{model}: a {network.model_type} has no head for tagging",
-            "take a BERT, RoBERTa, ALBERT, DistilBERT, SpanBERT, GPT-2, GPT-3 or ELMo",
-        )
-    return str(network.model_type)
-
-
-def load_tagger(start: Start, changes: Mapping[str, Any], *, mix: bool) -> Any:
+def load_tagger(
+    start: Start, changes: Mapping[str, Any], initialize: InitializeHead, *, mix: bool
+) -> Any:
     """A network with a head on every piece, in float32, whose config names the tags.
 
     Args:
         start: The model that it starts from; its labels are the tags.
         changes: Fields of its config to set.
+        initialize: Draws a new head.
         mix: The head reads a mix of all layers; a network that was saved with one always does.
 
     Raises:
         DataError: As ``load_network``.
     """
-    kind = check_tagger(start.model)
     labels: dict[str, Any] = {
         "num_labels": len(start.labels),
         "id2label": dict(enumerate(start.labels)),
         "label2id": {name: number for number, name in enumerate(start.labels)},
     }
-    if mix and kind not in ("elmo", MixedConfig.model_type):
-        return _load_mixed(start, changes, labels)
+    if mix and not isinstance(config_of(start.model), ElmoConfig | MixedConfig):
+        encoder = AutoConfig.from_pretrained(hub.local(start.model), **changes)
+        mixed = MixedConfig(encoder=encoder, dropout=next(iter(changes.values()), 0.1), **labels)
+        return load_own_head(MixedForTokenClassification, start, mixed)
     config = AutoConfig.from_pretrained(hub.local(start.model), **labels, **changes)
     network, new = load_with_labels(AutoModelForTokenClassification, start, config)
     if not start.pretrained or "classifier" in new:
-        initialize_head_as_published(network.classifier, config)
+        initialize(network.classifier, config)
     return network
 
 
@@ -94,18 +79,14 @@ class MixedConfig(OwnHeadConfig):
         super().__post_init__(**kwargs)
 
 
-class MixedForTokenClassification(PreTrainedModel):
+class MixedForTokenClassification(EncoderWithHead):
     """An encoder, the mix of its layers, dropout, and a linear layer per token."""
 
     config_class = MixedConfig
-    base_model_prefix = "encoder"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
 
     def __init__(self, config: MixedConfig) -> None:
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.encoder = encoder_of(config)
         inner: Any = self.encoder.config
         self.mix = ScalarMix(inner.num_hidden_layers + 1)
         self.dropout = nn.Dropout(config.dropout)
@@ -140,14 +121,3 @@ class MixedForTokenClassification(PreTrainedModel):
 
 AutoConfig.register(MixedConfig.model_type, MixedConfig)
 AutoModelForTokenClassification.register(MixedConfig, MixedForTokenClassification)
-
-
-def _load_mixed(
-    start: Start, changes: Mapping[str, Any], labels: dict[str, Any]
-) -> MixedForTokenClassification:
-    """The network over an encoder, whose config gets the changes."""
-    encoder = AutoConfig.from_pretrained(hub.local(start.model), **changes)
-    dropout = next(iter(changes.values()), 0.1)
-    network = MixedForTokenClassification(MixedConfig(encoder=encoder, dropout=dropout, **labels))
-    load_encoder(network, start, ["mix", "classifier"])
-    return network
