@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from plmctl.families.base import Family, LearnedPositionsConfig, Project, project_to_logits
+from plmctl.families.base import (
+    Advice,
+    Family,
+    LearnedPositionsConfig,
+    Project,
+    project_to_logits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +49,7 @@ class DecoderFamily(Family):
     SIZE_FIELDS: ClassVar[tuple[str, ...]] = ("n_layer", "n_embd")
     WIDTH = ("n_embd", "n_head", "")
     POSITIONS = "n_positions"
+    ADVICE = Advice(lr=5e-3, beta2=0.95)
 
     @staticmethod
     def forward(

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plmctl.families.base import EncoderFamily, Project, TokenEmbeddingsConfig, project_to_logits
+from plmctl.families.base import (
+    Advice,
+    EncoderFamily,
+    Project,
+    TokenEmbeddingsConfig,
+    project_to_logits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,6 +68,8 @@ class Albert(EncoderFamily, config=Config):
     TOKENIZER = "unigram"
     HEADS = ("mlm", "sop")
     MODEL_TYPE = "albert"
+    PAPER = "ALBERT"
+    ADVICE = Advice(objective={"rate": 0.4})
     DROPOUT = (*EncoderFamily.DROPOUT, "classifier_dropout_prob")
     SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads")
     # xlarge has the 16 heads of the released model; the paper's rule, width / 64, would give 32.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -30,6 +30,25 @@ NO_LIMIT = 2**31 - 1
 
 _OF_ANY_NETWORK = {"tie_word_embeddings", "decoder_start_token_id"}
 """Fields that transformers' configs take although their classes do not declare them."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What ``plmctl init`` proposes for a family, chosen on small models (``configs/fast``).
+
+    Attributes:
+        objective: Options of the paper's objective.
+        network: Options of the network.
+        lr: Muon's learning rate.
+        beta2: The second of its betas.
+        window: Tokens of a row if a state continues from one row to the next; 0: the text decides.
+    """
+
+    objective: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
+    lr: float = 3e-3
+    beta2: float = 0.98
+    window: int = 0
 
 
 class Family(ABC):
@@ -59,6 +78,8 @@ class Family(ABC):
             its folders are recognised as another family's (GPT-3 as GPT-2, SpanBERT as BERT).
         ENCODER_DECODER: Whether it has an encoder and a decoder.
         FP16: Whether its networks can be trained in fp16, whose largest number is 65,504.
+        PAPER: The model's name in its paper; by default the name of the class.
+        ADVICE: What ``plmctl init`` proposes for it.
     """
 
     Config: ClassVar[type[ModelConfig]]
@@ -76,10 +97,13 @@ class Family(ABC):
     MODEL_TYPE: ClassVar[str] = ""
     ENCODER_DECODER: ClassVar[bool] = False
     FP16: ClassVar[bool] = True
+    PAPER: ClassVar[str]
+    ADVICE: ClassVar[Advice] = Advice()
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
-        """Set ``Config``; base classes of several families have none."""
+        """Set ``Config``, which base classes of several families do not have, and ``PAPER``."""
         super().__init_subclass__()
+        cls.PAPER = vars(cls).get("PAPER", cls.__name__)
         if config is not None:
             cls.Config = config
 

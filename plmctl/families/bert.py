@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
+from plmctl.families.base import (
+    Advice,
+    EncoderConfig,
+    EncoderFamily,
+    Project,
+    project_to_logits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +32,8 @@ class Bert(EncoderFamily, config=Config):
     TOKENIZER = "wordpiece"
     HEADS = ("mlm", "nsp")
     MODEL_TYPE = "bert"
+    PAPER = "BERT"
+    ADVICE = Advice(objective={"rate": 0.4})
     SIZES = {  # layers, hidden size
         "tiny": (2, 128),
         "mini": (4, 256),

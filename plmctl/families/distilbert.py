@@ -45,6 +45,7 @@ class DistilBert(Family, config=Config):
     TOKENIZER = "wordpiece"
     HEADS = ("mlm", "kl", "cosine")
     MODEL_TYPE = "distilbert"
+    PAPER = "DistilBERT"
     DROPOUT = ("dropout", "attention_dropout")
     SIZE_FIELDS = ("n_layers", "dim")
     SIZES = {  # the published one is base

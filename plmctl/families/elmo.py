@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.config.base import ModelConfig
-from plmctl.families.base import Family, Project
+from plmctl.families.base import Advice, Family, Project
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +47,8 @@ class Elmo(Family, config=Config):
     TOKENIZER = "word"
     HEADS = ("forward", "backward")
     MODEL_TYPE = "elmo"
+    PAPER = "ELMo"
+    ADVICE = Advice(window=20)
     DROPOUT = ("dropout",)
     SIZE_FIELDS = ("cell_size", "projection_size", "num_highway_layers")
     SIZES = {  # 5.5b is the original network, trained on more text

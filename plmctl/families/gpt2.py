@@ -23,6 +23,7 @@ class Gpt2(Gpt2Family, config=Config):
     """GPT-2."""
 
     MODEL_TYPE = "gpt2"
+    PAPER = "GPT-2"
     SIZES = {  # layers, hidden size
         "tiny": (2, 128),
         "mini": (4, 256),

@@ -42,6 +42,7 @@ class Config(DecoderConfig):
 class Gpt3(Gpt2Family, config=Config):
     """GPT-3."""
 
+    PAPER = "GPT-3"
     SIZE_FIELDS = ("n_layer", "n_embd", "n_head")
     SIZES = {
         "tiny": (2, 128, 2),

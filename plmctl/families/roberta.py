@@ -12,7 +12,13 @@ from pydantic import Field
 
 from plmctl.config.base import ModelConfig
 from plmctl.errors import ConfigError
-from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
+from plmctl.families.base import (
+    Advice,
+    EncoderConfig,
+    EncoderFamily,
+    Project,
+    project_to_logits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +42,8 @@ class Roberta(EncoderFamily, config=Config):
     TOKENIZER = "byte_bpe"
     HEADS = ("mlm",)
     MODEL_TYPE = "roberta"
+    PAPER = "RoBERTa"
+    ADVICE = Advice(objective={"packing": "full_sentences", "rate": 0.4})
     SIZES = {  # layers, hidden size
         "tiny": (2, 128),
         "mini": (4, 256),

@@ -30,6 +30,7 @@ class SpanBertFamily(EncoderFamily, config=Config):
     OBJECTIVE = "mlm+sbo"
     TOKENIZER = "wordpiece"
     HEADS = ("mlm", "sbo")
+    PAPER = "SpanBERT"
     SIZES = {  # layers, hidden size
         "tiny": (2, 128),
         "mini": (4, 256),

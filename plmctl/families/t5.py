@@ -8,7 +8,13 @@ from pydantic import Field, model_validator
 
 from plmctl import hub
 from plmctl.config.base import ModelConfig
-from plmctl.families.base import Family, Project, TokenEmbeddingsConfig, project_to_logits
+from plmctl.families.base import (
+    Advice,
+    Family,
+    Project,
+    TokenEmbeddingsConfig,
+    project_to_logits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,6 +86,8 @@ class T5(Family, config=Config):
     TOKENIZER = "unigram"
     HEADS = ("lm", "z_loss")
     MODEL_TYPE = "t5"
+    PAPER = "T5"
+    ADVICE = Advice(objective={"z_loss": 0}, network={"version": "v1.1"})
     ENCODER_DECODER = True
     FP16 = False  # feed-forward layers overflow
     DROPOUT = ("dropout_rate",)

@@ -336,6 +336,7 @@ class MaskedPairs(MaskedObjective):
     """
 
     LOSS_TERMS: ClassVar[tuple[str, ...]] = ("mlm",)
+    PAIRS = True
 
     def __init__(self, masker: Masker, pairs: Callable[[int], Records], label: Label) -> None:
         super().__init__(masker)

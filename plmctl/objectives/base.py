@@ -43,12 +43,14 @@ class Objective(StoreExamples):
         LOSS_TERMS: Names of the terms of the loss; the network needs a head for each.
         TOKENS: Fields of ``Vocab`` that it requires.
         ENCODER_DECODER: Whether it requires a network with an encoder and a decoder.
+        PAIRS: Whether it learns from pairs of segments of a document.
     """
 
     Config: ClassVar[type[ObjectiveConfig]]
     LOSS_TERMS: ClassVar[tuple[str, ...]]
     TOKENS: ClassVar[tuple[str, ...]] = ()
     ENCODER_DECODER: ClassVar[bool] = False
+    PAIRS: ClassVar[bool] = False
 
     def __init_subclass__(cls, config: type[ObjectiveConfig] | None = None) -> None:
         """Set ``Config``; base classes of several objectives have none."""
