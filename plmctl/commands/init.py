@@ -193,68 +193,41 @@ def describe(
         language: The code of its language; None: unknown.
         tag: The language as the user gave it; None: it was not given.
     """
-    files = counted(len(resolve(corpus.train)), "file")
-    scope = "all of it" if looked.whole else "a seeded sample from all of its parts"
-    lengths, size = looked.lengths, len(looked.sample)
-    if language is None:
-        spoken = "not given (--lang); its script decides the settings"
-    else:
+    lengths, size, spoken = looked.lengths, len(looked.sample), ""
+    if language is not None:
         source = f"--lang {tag}" if tag else "the only one here in this script"
         spoken = f"{LANGUAGES[language]} ({source})"
-    facts = [
-        ("size", f"{_megabytes(looked.size)} in {files}"),
-        *([("left out", corpus.left_out)] if corpus.left_out else []),
-        *(
-            [("cannot be read", counted(len(looked.unreadable), "file"))]
-            if looked.unreadable
-            else []
-        ),
-        ("read", f"{_megabytes(looked.read)}, {scope}"),
-        ("documents", f"{looked.documents:,}" + ("" if looked.whole else " in what was read")),
-        (
-            "characters per document",
-            f"median {np.median(lengths):,.0f}, 90 % below {np.quantile(lengths, 0.9):,.0f}, "
-            f"longest {lengths.max():,}",
-        ),
-        ("language", spoken),
-        ("script", ", ".join(f"{s} {share:.1%}" for s, share in islice(looked.scripts.items(), 4))),
-    ]
-    facts = [fact for fact in facts if fact[1] not in ("", "0 files")]
-    if not corpus.programs:
-        facts += _divisions(looked)
-    if looked.chinese and looked.traditional is not None:
-        words = f"about {looked.traditional:.0%}, by frequent characters that have two forms"
-        facts.append(("traditional Chinese", words))
     closely = f"of {size:,} documents" + (" (a seeded sample)" if size < looked.documents else "")
-    facts += [
-        (
-            "exact copies",
-            f"{looked.exact:.1%} of the documents, {looked.exact_text:.1%} of the text",
-        ),
-        (
-            "near copies",
-            f"{looked.near.share:.1%} of the documents repeat at least 70% of an earlier one",
-        ),
-        (
-            "lines",
-            f"median {looked.line_length:,.0f} characters; {looked.short_lines:.0%} have less than "
-            f"30; {looked.repeated_lines:.1%} occur five times or more",
-        ),
-    ]
-    for fault, count in looked.faults.items():
-        facts.append((fault, f"in {count:,} {closely}"))
-    if not looked.faults:
-        facts.append(("encoding faults", f"none in {size:,} documents"))
+    facts = {
+        "size": f"{_megabytes(looked.size)} in {counted(len(resolve(corpus.train)), 'file')}",
+        "left out": corpus.left_out,
+        "cannot be read": counted(len(looked.unreadable), "file") if looked.unreadable else "",
+        "read": f"{_megabytes(looked.read)}, "
+        + ("all of it" if looked.whole else "a seeded sample from all of its parts"),
+        "documents": f"{looked.documents:,}" + ("" if looked.whole else " in what was read"),
+        "characters per document": f"median {np.median(lengths):,.0f}, 90 % below "
+        f"{np.quantile(lengths, 0.9):,.0f}, longest {lengths.max():,}",
+        "language": spoken or "not given (--lang); its script decides the settings",
+        "script": ", ".join(f"{s} {part:.1%}" for s, part in islice(looked.scripts.items(), 4)),
+        **({} if corpus.programs else _divisions(looked)),
+        "traditional Chinese": ""
+        if looked.traditional is None or not looked.chinese
+        else f"about {looked.traditional:.0%}, by frequent characters that have two forms",
+        "exact copies": f"{looked.exact:.1%} of the documents, {looked.exact_text:.1%} of the text",
+        "near copies": f"{looked.near.share:.1%} of the documents repeat at least 70% of an "
+        "earlier one",
+        "lines": f"median {looked.line_length:,.0f} characters; {looked.short_lines:.0%} have less "
+        f"than 30; {looked.repeated_lines:.1%} occur five times or more",
+        **{fault: f"in {count:,} {closely}" for fault, count in looked.faults.items()},
+        "encoding faults": "" if looked.faults else f"none in {size:,} documents",
+    }
     for overlap in looked.overlaps:
         short = f"; {overlap.short:,} more are shorter than that" if overlap.short else ""
-        facts.append(
-            (
-                f"overlap with {Path(overlap.name).name}",
-                f"{overlap.shared:,} of {overlap.rows:,} rows have 13 words in a row (characters, "
-                f"without spaces) that the corpus has, too{short}",
-            )
+        facts[f"overlap with {Path(overlap.name).name}"] = (
+            f"{overlap.shared:,} of {overlap.rows:,} rows have 13 words in a row (characters, "
+            f"without spaces) that the corpus has, too{short}"
         )
-    return facts, _advice(looked, corpus, language)
+    return [fact for fact in facts.items() if fact[1]], _advice(looked, corpus, language)
 
 
 def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
@@ -321,16 +294,16 @@ def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
 _NOTABLE = 0.05  # share of the documents
 
 
-def _divisions(looked: Profile) -> list[tuple[str, str]]:
+def _divisions(looked: Profile) -> dict[str, str]:
     """How the documents divide by script and, in Latin letters, into English and other text."""
-    facts = []
+    facts = {}
     if len(looked.main_scripts) > 1:
         shares = [f"{name} {part.share:.1%}" for name, part in looked.main_scripts.items()]
-        facts.append(("documents by script", ", ".join(shares[:4])))
+        facts["documents by script"] = ", ".join(shares[:4])
     if len(looked.english) > 1:
         english, other = (looked.english[key].share for key in ("en", "other"))
         unclear = f"{1 - english - other:.1%} too short or unclear"
-        facts.append(("documents in English", f"{english:.1%}; {other:.1%} not, {unclear}"))
+        facts["documents in English"] = f"{english:.1%}; {other:.1%} not, {unclear}"
     return facts
 
 
