@@ -519,17 +519,19 @@ class _NearCopies:
         earlier = texts[first[group]]
         pairs = (texts * count + earlier)[earlier < texts]
         pairs, common = np.unique(pairs, return_counts=True)
-        found = dict[int, int]()
+        originals = dict[int, int]()
         for pair in pairs[common >= _SKETCH // 4].tolist():
             copy, original = divmod(pair, count)
             left, right = _runs(self._texts[copy]), _runs(self._texts[original])
             shared = len(np.intersect1d(left, right, assume_unique=True))
             if shared >= _SIMILAR * (len(left) + len(right) - shared):
-                found.setdefault(copy, original)
-        if not found:
+                originals.setdefault(copy, original)
+        if not originals:
             return NearCopies(0.0)
-        copy, original = next(iter(found.items()))
-        return NearCopies(len(found) / documents, (self._origins[original], self._origins[copy]))
+        copy, original = next(iter(originals.items()))
+        return NearCopies(
+            len(originals) / documents, (self._origins[original], self._origins[copy])
+        )
 
 
 def _runs(plain: str) -> Hashes:
