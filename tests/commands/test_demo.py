@@ -287,7 +287,7 @@ def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path
     assert "`plmctl demo zh --quick --fresh`" in err
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["ner", "qa"])
 def test_own_rows_from_end_to_end(name: str, here: Path, cli: Cli, shared_data: Path) -> None:
     file = {"ner": "tagging/msra_ner/dev.jsonl", "qa": "qa/squad/dev.json"}[name]
