@@ -48,25 +48,15 @@ from plmctl.tokenization.templates import TEMPLATES
 
 @dataclass(frozen=True)
 class Request:
-    """What the user wants.
+    """What the user wants."""
 
-    Attributes:
-        corpus: Files, folders, globs or names of sources.
-        out: The folder to write; None: named after the corpus and the family.
-        lang: The language, as a code.
-        family: The family of the model; None: proposed.
-        budget: What pretraining may use.
-        evaluation: Files that the model will be evaluated on.
-        smoke: Run the smoke test; None: ask, on a terminal.
-    """
-
-    corpus: Sequence[str]
-    out: str | None = None
-    lang: str | None = None
-    family: str | None = None
-    budget: str = "2h"
-    evaluation: Sequence[str] = ()
-    smoke: bool | None = None
+    corpus: Sequence[str]  # files, folders, globs or names of sources
+    out: str | None = None  # the folder to write; None: named after the corpus and the family
+    lang: str | None = None  # the code of the language
+    family: str | None = None  # None: proposed
+    budget: str = "2h"  # what pretraining may use
+    evaluation: Sequence[str] = ()  # files that the model will be evaluated on
+    smoke: bool | None = None  # run the smoke test; None: ask, on a terminal
 
 
 def run(request: Request, *, as_json: bool) -> None:
