@@ -78,6 +78,8 @@ class Family(ABC):
             its folders are recognised as another family's (GPT-3 as GPT-2, SpanBERT as BERT).
         SAMPLES: Whether its networks can make the samples of an objective that has some.
         ENCODER_DECODER: Whether it has an encoder and a decoder.
+        ANSWERS: How it answers the rows of a finetuning, by which suites choose recipes: "labels"
+            and "spans" of the text by a head, "text" that it writes, labels over "frozen" layers.
         FP16: Whether its networks can be trained in fp16, whose largest number is 65,504.
         PAPER: The model's name in its paper; by default the name of the class.
         ADVICE: What ``plmctl init`` proposes for it.
@@ -98,6 +100,7 @@ class Family(ABC):
     MODEL_TYPE: ClassVar[str] = ""
     SAMPLES: ClassVar[bool] = True
     ENCODER_DECODER: ClassVar[bool] = False
+    ANSWERS: ClassVar[tuple[str, ...]] = ("labels", "spans")
     FP16: ClassVar[bool] = True
     PAPER: ClassVar[str]
     ADVICE: ClassVar[Advice] = Advice()

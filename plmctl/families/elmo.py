@@ -46,6 +46,7 @@ class Elmo(Family, config=Config):
     OBJECTIVE = "bilm"
     TOKENIZER = "word"
     HEADS = ("forward", "backward")
+    ANSWERS = ("frozen",)
     MODEL_TYPE = "elmo"
     PAPER = "ELMo"
     ADVICE = Advice(window=20)

@@ -89,6 +89,7 @@ class T5(Family, config=Config):
     PAPER = "T5"
     ADVICE = Advice(objective={"z_loss": 0}, network={"version": "v1.1"})
     ENCODER_DECODER = True
+    ANSWERS = ("text",)
     FP16 = False  # feed-forward layers overflow
     DROPOUT = ("dropout_rate",)
     SIZE_FIELDS = ("num_layers", "d_model", "num_heads", "d_kv", "d_ff")
