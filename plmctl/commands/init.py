@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from string import Template
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
 from plmctl import registry
+from plmctl.config.document import to_yaml
+from plmctl.config.load import KINDS, Kind, configs_folder
 from plmctl.config.units import Budget
 from plmctl.corpus.document import locate
 from plmctl.corpus.gather import Corpus, counted, one_line, together
@@ -28,10 +31,12 @@ from plmctl.corpus.languages import LANGUAGES, check_language, language_of_scrip
 from plmctl.corpus.profile import Part, Profile, profile, unreadable
 from plmctl.corpus.remote import is_url
 from plmctl.corpus.source import FORMATS, Source, resolve
+from plmctl.cpus import usable_cpus
 from plmctl.errors import ConfigError, DataError, nearest
-from plmctl.families.base import get_family
+from plmctl.families.base import Family, get_family
 from plmctl.files import new_folder, write_atomically, writing
 from plmctl.formatting import format_value
+from plmctl.objectives.base import get_objective
 from plmctl.reporting.tables import metrics_table, text_table
 from plmctl.run.budget import decided
 from plmctl.run.configs import PretrainConfig, load
@@ -41,25 +46,15 @@ from plmctl.run.preflight import check_network, stand_in
 
 @dataclass(frozen=True)
 class Request:
-    """What the user wants.
+    """What the user wants."""
 
-    Attributes:
-        corpus: Files, folders, globs or names of sources.
-        out: The folder to write; None: named after the corpus and the family.
-        lang: The language, as a code.
-        family: The family of the model; None: proposed.
-        budget: What pretraining may use.
-        evaluation: Files that the model will be evaluated on.
-        smoke: Run the smoke test; None: ask, on a terminal.
-    """
-
-    corpus: Sequence[str]
-    out: str | None = None
-    lang: str | None = None
-    family: str | None = None
-    budget: str = "2h"
-    evaluation: Sequence[str] = ()
-    smoke: bool | None = None
+    corpus: Sequence[str]  # files, folders, globs or names of sources
+    out: str | None = None  # the folder to write; None: named after the corpus and the family
+    lang: str | None = None  # the code of the language
+    family: str | None = None  # None: proposed
+    budget: str = "2h"  # what pretraining may use
+    evaluation: Sequence[str] = ()  # files that the model will be evaluated on
+    smoke: bool | None = None  # run the smoke test; None: ask, on a terminal
 
 
 def run(request: Request, *, as_json: bool) -> None:
@@ -83,23 +78,33 @@ def run(request: Request, *, as_json: bool) -> None:
         for note in notes:
             say(f"note: {note}")
     proposal = propose(looked, corpus, budget, family)
-    proposal, planned = _write(out, proposal, corpus, looked, evaluation)
+    planned = _write(out, proposal, evaluation)
+    chosen = proposal.settings.values()
     files = [f"{out}/{name}.yaml" for name in ("tokenizer", "pretrain", "finetune", "eval")]
     if not as_json:
-        settings = [(one.key, f"{one.value}: {one.because}") for one in proposal.settings]
+        settings = [(one.name, f"{one}: {one.because}") for one in chosen]
         table = text_table("the proposal", ("setting", "value: because"), settings)
         checked = metrics_table(f"{files[1]} will cost", planned)
         show_result({}, [table, checked], as_json=False)
-        for line in _next(out, bool(evaluation)):
-            say(line)
+        say(
+            f"wrote {out}/; read and change the files, then:\n"
+            f"  plmctl train-tokenizer {out}/tokenizer.yaml\n"
+            f"  plmctl pretrain {out}/pretrain.yaml\n"
+            f"  plmctl eval {out}/eval.yaml\n"
+            f"  plmctl finetune {out}/finetune.yaml"
+            + ("" if evaluation else "   # after you name your rows in it")
+        )
     if request.smoke or (request.smoke is None and not as_json and _agrees()):
-        smoke_test(out, proposal, looked)
+        smoke_test(out, proposal)
     if as_json:
-        document: dict[str, object] = {"corpus": dict(findings), "notes": notes}
-        document["settings"] = {
-            one.key: {"value": one.value, "because": one.because} for one in proposal.settings
+        document = {
+            "corpus": dict(findings),
+            "notes": notes,
+            "settings": {one.name: {"value": str(one), "because": one.because} for one in chosen},
+            "plan": planned,
+            "files": files,
         }
-        show_result({**document, "plan": planned, "files": files}, [], as_json=True)
+        show_result(document, [], as_json=True)
 
 
 def _check_family(name: str) -> str:
@@ -111,10 +116,10 @@ def _check_family(name: str) -> str:
     known = registry.names("families")
     if name not in known:
         raise ConfigError(f"--family {name}: no such family{nearest(name, known)}")
-    if name == "distilbert":
+    if "teacher" in get_objective(get_family(name).OBJECTIVE).Config.model_fields:
         raise ConfigError(
-            "--family distilbert: it learns from a larger model, not from text alone",
-            "propose `--family bert` first, then see configs/pretrain/distilbert.yaml",
+            f"--family {name}: it learns from a larger model, not from text alone",
+            f"propose `--family bert` first, then see configs/pretrain/{name}.yaml",
         )
     return name
 
@@ -176,68 +181,41 @@ def describe(
         language: The code of its language; None: unknown.
         tag: The language as the user gave it; None: it was not given.
     """
-    files = counted(len(resolve(corpus.train)), "file")
-    scope = "all of it" if looked.whole else "a seeded sample from all of its parts"
-    lengths, size = looked.lengths, len(looked.sample)
-    if language is None:
-        spoken = "not given (--lang); its script decides the settings"
-    else:
+    lengths, size, spoken = looked.lengths, len(looked.sample), ""
+    if language is not None:
         source = f"--lang {tag}" if tag else "the only one here in this script"
         spoken = f"{LANGUAGES[language]} ({source})"
-    facts = [
-        ("size", f"{_megabytes(looked.size)} in {files}"),
-        *([("left out", corpus.left_out)] if corpus.left_out else []),
-        *(
-            [("cannot be read", counted(len(looked.unreadable), "file"))]
-            if looked.unreadable
-            else []
-        ),
-        ("read", f"{_megabytes(looked.read)}, {scope}"),
-        ("documents", f"{looked.documents:,}" + ("" if looked.whole else " in what was read")),
-        (
-            "characters per document",
-            f"median {np.median(lengths):,.0f}, 90 % below {np.quantile(lengths, 0.9):,.0f}, "
-            f"longest {lengths.max():,}",
-        ),
-        ("language", spoken),
-        ("script", ", ".join(f"{s} {share:.1%}" for s, share in islice(looked.scripts.items(), 4))),
-    ]
-    facts = [fact for fact in facts if fact[1] not in ("", "0 files")]
-    if not corpus.programs:
-        facts += _divisions(looked)
-    if looked.chinese and looked.traditional is not None:
-        words = f"about {looked.traditional:.0%}, by frequent characters that have two forms"
-        facts.append(("traditional Chinese", words))
     closely = f"of {size:,} documents" + (" (a seeded sample)" if size < looked.documents else "")
-    facts += [
-        (
-            "exact copies",
-            f"{looked.exact:.1%} of the documents, {looked.exact_text:.1%} of the text",
-        ),
-        (
-            "near copies",
-            f"{looked.near.share:.1%} of the documents repeat at least 70% of an earlier one",
-        ),
-        (
-            "lines",
-            f"median {looked.line_length:,.0f} characters; {looked.short_lines:.0%} have less than "
-            f"30; {looked.repeated_lines:.1%} occur five times or more",
-        ),
-    ]
-    for fault, count in looked.faults.items():
-        facts.append((fault, f"in {count:,} {closely}"))
-    if not looked.faults:
-        facts.append(("encoding faults", f"none in {size:,} documents"))
+    facts = {
+        "size": f"{_megabytes(looked.size)} in {counted(len(resolve(corpus.train)), 'file')}",
+        "left out": corpus.left_out,
+        "cannot be read": counted(len(looked.unreadable), "file") if looked.unreadable else "",
+        "read": f"{_megabytes(looked.read)}, "
+        + ("all of it" if looked.whole else "a seeded sample from all of its parts"),
+        "documents": f"{looked.documents:,}" + ("" if looked.whole else " in what was read"),
+        "characters per document": f"median {np.median(lengths):,.0f}, 90 % below "
+        f"{np.quantile(lengths, 0.9):,.0f}, longest {lengths.max():,}",
+        "language": spoken or "not given (--lang); its script decides the settings",
+        "script": ", ".join(f"{s} {part:.1%}" for s, part in islice(looked.scripts.items(), 4)),
+        **({} if corpus.programs else _divisions(looked)),
+        "traditional Chinese": ""
+        if looked.traditional is None or not looked.chinese
+        else f"about {looked.traditional:.0%}, by frequent characters that have two forms",
+        "exact copies": f"{looked.exact:.1%} of the documents, {looked.exact_text:.1%} of the text",
+        "near copies": f"{looked.near.share:.1%} of the documents repeat at least 70% of an "
+        "earlier one",
+        "lines": f"median {looked.line_length:,.0f} characters; {looked.short_lines:.0%} have less "
+        f"than 30; {looked.repeated_lines:.1%} occur five times or more",
+        **{fault: f"in {count:,} {closely}" for fault, count in looked.faults.items()},
+        "encoding faults": "" if looked.faults else f"none in {size:,} documents",
+    }
     for overlap in looked.overlaps:
         short = f"; {overlap.short:,} more are shorter than that" if overlap.short else ""
-        facts.append(
-            (
-                f"overlap with {Path(overlap.name).name}",
-                f"{overlap.shared:,} of {overlap.rows:,} rows have 13 words in a row (characters, "
-                f"without spaces) that the corpus has, too{short}",
-            )
+        facts[f"overlap with {Path(overlap.name).name}"] = (
+            f"{overlap.shared:,} of {overlap.rows:,} rows have 13 words in a row (characters, "
+            f"without spaces) that the corpus has, too{short}"
         )
-    return facts, _advice(looked, corpus, language)
+    return [fact for fact in facts.items() if fact[1]], _advice(looked, corpus, language)
 
 
 def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
@@ -304,16 +282,16 @@ def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
 _NOTABLE = 0.05  # share of the documents
 
 
-def _divisions(looked: Profile) -> list[tuple[str, str]]:
+def _divisions(looked: Profile) -> dict[str, str]:
     """How the documents divide by script and, in Latin letters, into English and other text."""
-    facts = []
+    facts = {}
     if len(looked.main_scripts) > 1:
         shares = [f"{name} {part.share:.1%}" for name, part in looked.main_scripts.items()]
-        facts.append(("documents by script", ", ".join(shares[:4])))
+        facts["documents by script"] = ", ".join(shares[:4])
     if len(looked.english) > 1:
         english, other = (looked.english[key].share for key in ("en", "other"))
         unclear = f"{1 - english - other:.1%} too short or unclear"
-        facts.append(("documents in English", f"{english:.1%}; {other:.1%} not, {unclear}"))
+        facts["documents in English"] = f"{english:.1%}; {other:.1%} not, {unclear}"
     return facts
 
 
@@ -370,75 +348,71 @@ def _megabytes(size: float) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting, its value, and the reason for it."""
+    """A setting, its value, and the reason for it.
 
-    key: str
-    value: str
+    Attributes:
+        shown: The value as a user reads it; empty: as it is.
+    """
+
+    name: str
+    value: Any
     because: str
+    shown: str = ""
+
+    def __str__(self) -> str:
+        return self.shown or str(self.value)
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """The settings of a model and its training.
+    """The settings so far, and what they follow from.
 
     Attributes:
-        family: The family of the network.
-        size: Its size.
-        template: The family of the tokenizer.
-        vocab_size: Its ids.
-        rules: Further options of the tokenizer.
-        objective: The fields of the objective.
-        words: ``data.words``.
-        sentences: ``data.sentences``.
-        seq_len: Tokens of a sequence.
-        batch_size: Sequences of a step.
-        budget: ``train.budget``.
-        lr: The learning rate.
-        beta: The second of the betas.
-        valid: ``data.valid``, as YAML.
-        steps: The steps that fit the budget, about.
-        settings: All of it with reasons.
+        name: The name of the family.
+        requested: Whether the user named it.
+        device: What trains: cpu, cuda or mps.
     """
 
-    family: str
-    size: str
-    template: str
-    vocab_size: int
-    rules: dict[str, Any]
-    objective: dict[str, Any]
-    words: str
-    sentences: str
-    seq_len: int
-    batch_size: int
+    looked: Profile
+    corpus: Corpus
     budget: Budget
-    lr: float
-    beta: float
-    valid: str
-    steps: int
-    settings: tuple[Setting, ...] = ()
+    name: str
+    requested: bool
+    device: str
+    settings: dict[str, Setting] = field(default_factory=dict)
 
-    def because(self, key: str) -> str:
-        """The reason for a setting."""
-        return next(one.because for one in self.settings if one.key == key)
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name].value
 
+    def get(self, name: str) -> Any:
+        """The value of a setting; None: there is none."""
+        return self[name] if name in self.settings else None
 
-_PAPER = {
-    "albert": "ALBERT",
-    "bert": "BERT",
-    "elmo": "ELMo",
-    "gpt1": "GPT-1",
-    "gpt2": "GPT-2",
-    "gpt3": "GPT-3",
-    "roberta": "RoBERTa",
-    "spanbert": "SpanBERT",
-    "t5": "T5",
-}
+    @property
+    def family(self) -> type[Family]:
+        """The family of the network."""
+        return get_family(self.name)
+
+    @property
+    def characters_per_token(self) -> float:
+        """About; for lengths and passes only."""
+        looked, algorithm = self.looked, self["tokenizer"]["algorithm"]
+        if algorithm == "word":
+            return 1 / max(0.02, looked.spaces)
+        if looked.chinese:
+            return 1.05 if algorithm == "wordpiece" else 1.4
+        if not looked.spaced:
+            return 1.2 if algorithm == "byte_bpe" else 2.5
+        return 3.0 + 0.3 * math.log2(self["vocab_size"] / 1000)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the text without its exact copies, about."""
+        looked = self.looked
+        return (1 - looked.exact_text) * looked.all_characters / self.characters_per_token
+
 
 _FAMILY = "bert"  # proposed, if the user names none
-
-_GPT = ("gpt1", "gpt2", "gpt3")
-
-_MASKED = ("bert", "roberta", "albert", "spanbert")
 
 _LONGEST = {"cpu": 128, "mps": 256, "cuda": 512}
 
@@ -446,579 +420,448 @@ _BATCH = {"cpu": 32, "mps": 64, "cuda": 256}
 
 _VALID_ROWS = 500  # sequences to validate on
 
+_PAIRED = 0.6  # share of the sentences that are not alone in their document, for pairs
+
 
 def propose(looked: Profile, corpus: Corpus, budget: Budget, family: str | None) -> Proposal:
-    """Settings for a corpus on this machine; the size and the steps are still to be decided.
+    """Settings for a corpus on this machine; each may use those before it.
 
     Args:
-        corpus: Its files.
-        budget: What pretraining may use.
         family: As the user wants it; None: bert.
+
+    Raises:
+        ConfigError: No size of the family fits the budget.
     """
-    settings: list[Setting] = []
+    import torch
 
-    def because(key: str, value: object, reason: str) -> None:
-        settings.append(Setting(key, str(value), reason))
-
-    device = _device()
-    because(
-        "family",
-        family or _FAMILY,
-        "as requested" if family else "to understand text; --family gpt2 writes text, t5 does both",
-    )
-    family = family or _FAMILY
-    template, reason = _template(looked, family)
-    algorithm = get_family(template).TOKENIZER.ALGORITHM
-    because("tokenizer", f"{algorithm} ({template})", reason)
-    vocab_size, reason = _vocab_size(looked, algorithm)
-    because("vocab_size", f"{vocab_size:,}", reason)
-    rules, reason = _rules(looked, template)
-    if rules:
-        because("case, accents", "kept", reason)
-    if looked.joiners > 0.0005 and template not in ("gpt2", "roberta"):  # these two keep them
-        rules = rules | {"keep_joiners": True}
-        why = f"{looked.joiners:.2%} of the letters are joined by U+200C or U+200D"
-        because("keep_joiners", "true", why)
-    per_token = _characters_per_token(looked, algorithm, vocab_size)
-    tokens = (1 - looked.exact_text) * looked.all_characters / per_token
-    seq_len, reason = _seq_len(looked, family, device, per_token)
-    because("seq_len", seq_len, reason)
-    objective, reason = _objective(looked, family)
-    because("objective", objective["name"], reason)
-    if "rate" in objective:
-        because("rate", objective["rate"], "more to learn from each step than the usual 0.15")
-    words = "pretokenizer"
-    if looked.chinese and family in _MASKED and family != "spanbert":
-        if find_spec("jieba") is None:
-            because("words", words, "jieba is not installed: pip install 'plmctl[zh]' masks words")
-        elif looked.size <= 2_000_000_000:
-            words, objective["unit"] = "jieba", "word"
-            because("words", words, "Chinese words, masked as a whole; jieba is installed")
-    sentences = "auto"
-    if family in _MASKED or family == "elmo":
-        sentences = looked.sentences.rule
-        reason = looked.sentences.reason
-        if sentences == "en":
-            reason = "they end at punctuation (. ? ! and that of other scripts)"
-        because("sentences", sentences, reason)
-    if corpus.documents != "auto":
-        reasons = {"line": "there are no blank lines between documents", "file": "programs"}
-        because("documents", corpus.documents, reasons[corpus.documents])
-    if looked.exact_text > 0.01:
-        copies = f"{looked.exact_text:.1%} of the text are exact copies of earlier documents"
-        because("duplicates", "drop", copies)
-    batch_size = 32 if family == "elmo" else _BATCH[device]
-    because("batch_size", batch_size, f"for {_machine(device)}")
-    if corpus.valid:
-        valid = ""
-        because(
-            "valid", counted(len(corpus.valid), "file"), "by their names, beside the training text"
-        )
-    else:
-        share = math.ceil(100 * _VALID_ROWS * seq_len / max(1.0, tokens))
-        valid = f"{min(10, max(1, share))}%"
-        held = min(10, max(1, share)) / 100 * tokens / seq_len
-        because("valid", valid, f"holds out about {held:,.0f} sequences")
-    lr, beta = (5e-3, 0.95) if family in _GPT else (3e-3, 0.98)
-    because(
-        "optimizer", f"muon, lr {lr:g}", "the fast recipe (configs/fast), chosen on small models"
-    )
-    because("schedule", "wsd, warmup 50, decay 30%", "the fast recipe; constant, then down to 0")
-    because("dropout", "0", "a short training on little text is better without")
-    if "initial_attention" in get_family(family).Config.model_fields:
-        because(
-            "initial_attention",
-            "local",
-            "the first layer starts with near tokens: it learns sooner",
-        )
-    if "initial_embeddings" in get_family(family).Config.model_fields:
-        because(
-            "initial_embeddings",
-            "cooccurrence",
-            "tokens with the same neighbours start alike: it learns sooner",
-        )
-    return Proposal(
-        family, "tiny", template, vocab_size, rules, objective, words, sentences, seq_len,
-        batch_size, budget, lr, beta, valid, 0, tuple(settings),
-    )  # fmt: skip
+    gpu = "mps" if torch.backends.mps.is_available() else "cpu"
+    device = "cuda" if torch.cuda.is_available() else gpu
+    proposal = Proposal(looked, corpus, budget, family or _FAMILY, family is not None, device)
+    for choose in (
+        choose_family,
+        choose_tokenizer,
+        choose_vocab_size,
+        choose_cleaning,
+        choose_length,
+        choose_objective,
+        choose_text,
+        choose_batch,
+        choose_split,
+        choose_optimizer,
+        choose_start,
+        choose_size,
+        choose_schedule,
+    ):
+        for setting in choose(proposal):
+            proposal.settings[setting.name] = setting
+    return proposal
 
 
-def _template(looked: Profile, family: str) -> tuple[str, str]:
-    """The family of the tokenizer, which decides its algorithm."""
-    own = {"spanbert": "bert", "gpt3": "gpt2"}.get(family, family)
-    if family == "elmo":
-        return own, "ELMo reads words by their characters"
-    if family in ("bert", "spanbert") and not looked.spaced and not looked.chinese:
-        return "albert", (
+def choose_family(proposal: Proposal) -> Iterator[Setting]:
+    """The family of the network."""
+    reason = "to understand text; --family gpt2 writes text, t5 does both"
+    yield Setting("family", proposal.name, "as requested" if proposal.requested else reason)
+
+
+def choose_tokenizer(proposal: Proposal) -> Iterator[Setting]:
+    """The algorithm of the tokenizer, and the family whose rules and special tokens it has."""
+    looked, own, paper = proposal.looked, proposal.family.TOKENIZER, proposal.family.TITLE
+    algorithm: str = own.ALGORITHM
+    reason = f"as in {paper}"
+    if algorithm == "word":
+        reason = f"{paper} reads words by their characters"
+    elif algorithm == "byte_bpe":
+        reason += "; no unknown characters"
+    elif algorithm == "wordpiece" and looked.chinese:
+        reason = "as Chinese BERT: each Chinese character is a token"
+    elif algorithm == "wordpiece" and not looked.spaced:
+        algorithm = "unigram"
+        reason = (
             "no spaces between words: WordPiece would read a clause as one word; a Unigram piece "
             "may start anywhere"
         )
-    if family == "roberta" or family in _GPT:
-        reason = f"as in {_PAPER[family]}" + ("" if own == "gpt1" else "; no unknown characters")
-        return own, reason
-    if looked.chinese and own == "bert":
-        return own, "as Chinese BERT: each Chinese character is a token"
-    return own, f"as in {_PAPER[family]}"
+    templates = {name: get_family(name).TOKENIZER for name in registry.names("families")}
+    family = next(
+        name
+        for name, template in templates.items()
+        if (template is own if algorithm == own.ALGORITHM else algorithm == template.ALGORITHM)
+    )
+    value = {"algorithm": algorithm, "family": family}
+    yield Setting("tokenizer", value, reason, f"{algorithm} ({family})")
 
 
-def _vocab_size(looked: Profile, algorithm: str) -> tuple[int, str]:
+def choose_vocab_size(proposal: Proposal) -> Iterator[Setting]:
     """Ids of the vocabulary: the square root of the text, within limits."""
+    looked, algorithm = proposal.looked, proposal["tokenizer"]["algorithm"]
     millions = looked.all_characters / 1e6
     size = min(32_000, max(1_000, round(2 * math.sqrt(millions)) * 1_000))
+    least = _thousands(1.05 * looked.characters + 200)
+    reason = f"2,000 x the square root of {millions:,.1f} (million characters), rounded"
     if algorithm == "word":
         size = min(50_000, max(2_000, 3 * size))
-        return (
-            size,
-            "the frequent words; rarer ones are read by their characters, but not predicted",
-        )
-    least = _thousands(1.05 * looked.characters + 200)
-    if looked.chinese and algorithm == "wordpiece":
+        reason = "the frequent words; rarer ones are read by their characters, but not predicted"
+    elif looked.chinese and algorithm == "wordpiece":
         size = min(21_128, max(least, 2_000))
-        return size, f"{looked.characters:,} characters make up 99.995 % of the text, each a token"
-    reason = f"2,000 x the square root of {millions:,.1f} (million characters), rounded"
-    if algorithm != "byte_bpe" and least > size:
-        size = least
-        reason = f"the text has {looked.characters:,} different characters"
-    return size, reason + (", at most 32,000" if size == 32_000 else "")
+        reason = f"{looked.characters:,} characters make up 99.995 % of the text, each a token"
+    elif algorithm != "byte_bpe" and least > size:
+        size, reason = least, f"the text has {looked.characters:,} different characters"
+    elif size == 32_000:
+        reason += ", at most 32,000"
+    yield Setting("vocab_size", size, reason, f"{size:,}")
 
 
 def _thousands(number: float) -> int:
     return math.ceil(number / 1000) * 1000
 
 
-def _rules(looked: Profile, template: str) -> tuple[dict[str, Any], str]:
-    """Whether the tokenizer keeps case and accents."""
-    if template not in ("bert", "albert", "gpt1") or looked.chinese:
-        return {}, ""
-    keeps: dict[str, Any] = {"lowercase": False}
-    if template == "albert":
-        keeps = {"normalization": "nfkc", "lowercase": False, "strip_accents": False}
-    if not any(c.lower() != c for document in looked.sample[:200] for c in document.text[:500]):
-        return keeps, (
+def choose_cleaning(proposal: Proposal) -> Iterator[Setting]:
+    """What the tokenizer keeps of the text that its family would drop."""
+    looked, template = proposal.looked, get_family(proposal["tokenizer"]["family"]).TOKENIZER
+    text = "".join(document.text[:500] for document in looked.sample[:200])
+    reason = ""
+    if text.lower() == text.upper():
+        reason = (
             "the script has no case, and lower case would also drop its vowel signs and accents"
         )
-    if looked.accents > 0.005:
-        return keeps, (
+    elif looked.accents > 0.005:
+        reason = (
             f"{looked.accents:.1%} of the letters have accents, which lower case would drop with "
             "the case"
         )
-    if not looked.spaced:
-        return keeps, "lower case would also drop marks of this script"
-    return {}, ""
+    elif not looked.spaced:
+        reason = "lower case would also drop marks of this script"
+    if reason and template.RULES.lowercase and not looked.chinese:
+        keeps: dict[str, Any] = {"lowercase": False}
+        if template.RULES.normalization == "nfkd":  # it takes letters and accents apart
+            keeps |= {"normalization": "nfkc", "strip_accents": False}
+        yield Setting("case, accents", keeps, reason, "kept")
+    if looked.joiners > 0.0005 and template.KIND != "bytes":  # bytes keep them anyway
+        share = f"{looked.joiners:.2%} of the letters are joined by U+200C or U+200D"
+        yield Setting("keep_joiners", True, share, "true")
 
 
-def _characters_per_token(looked: Profile, algorithm: str, vocab_size: int) -> float:
-    """About; for lengths and passes only."""
-    if algorithm == "word":
-        return 1 / max(0.02, looked.spaces)
-    if looked.chinese:
-        return 1.05 if algorithm == "wordpiece" else 1.4
-    if not looked.spaced:
-        return 1.2 if algorithm == "byte_bpe" else 2.5
-    return 3.0 + 0.3 * math.log2(vocab_size / 1000)
+def choose_length(proposal: Proposal) -> Iterator[Setting]:
+    """Tokens of a sequence: a power of two that most documents fit in."""
+    if window := proposal.family.ADVICE.window:
+        reason = f"{proposal.family.TITLE}'s windows; its state continues from one to the next"
+        yield Setting("seq_len", window, reason)
+        return
+    tokens = float(np.quantile(proposal.looked.lengths, 0.75)) / proposal.characters_per_token
+    most, length = _LONGEST[proposal.device], 64
+    if tokens > length:
+        length = min(most, 2 ** math.ceil(math.log2(min(tokens, 512))))
+    reason = f"a quarter of the documents have more than {tokens:,.0f} tokens"
+    if length == most < tokens:
+        reason += f"; longer rows are slow here ({proposal.device})"
+    yield Setting("seq_len", length, reason)
 
 
-def _seq_len(looked: Profile, family: str, device: str, per_token: float) -> tuple[int, str]:
-    if family == "elmo":
-        return 20, "ELMo's windows; its state continues from one to the next"
-    long = float(np.quantile(looked.lengths, 0.75)) / per_token
-    if corpus_is_long := long > 64:
-        length = min(_LONGEST[device], 2 ** math.ceil(math.log2(min(long, 512))))
-    else:
-        length = 64
-    share = f"a quarter of the documents have more than {long:,.0f} tokens"
-    if corpus_is_long and length == _LONGEST[device] < long:
-        return length, f"{share}; longer rows are slow here ({device})"
-    return length, share
+def choose_objective(proposal: Proposal) -> Iterator[Setting]:
+    """The paper's objective with the fast recipe's options, and the words that it masks."""
+    family, looked = proposal.family, proposal.looked
+    objective = get_objective(family.OBJECTIVE)
+    value = {"name": family.OBJECTIVE, **family.ADVICE.objective}
+    reason = f"as in {family.TITLE}"
+    if objective.PAIRS and looked.continued < _PAIRED:
+        value |= {"name": "mlm", "packing": "full_sentences"}
+        alone = f"{1 - looked.continued:.0%} of the sentences are alone in their document"
+        reason = f"{alone}: there are few pairs"
+    elif objective.PAIRS:
+        reason += "; documents have several sentences"
+    known, words = get_objective(value["name"]).Config.model_fields, list[Setting]()
+    if looked.chinese and "unit" in known:
+        if find_spec("jieba") is None:
+            why = "jieba is not installed: pip install 'plmctl[zh]' masks words"
+            words = [Setting("words", "pretokenizer", why)]
+        elif looked.size <= 2_000_000_000:
+            value["unit"] = "word"
+            why = "Chinese words, masked as a whole; jieba is installed"
+            words = [Setting("words", "jieba", why)]
+    yield Setting("objective", value, reason, value["name"])
+    if "rate" in value:
+        why = "more to learn from each step than the usual 0.15"
+        yield Setting("rate", value["rate"], why)
+    yield from words
 
 
-def _objective(looked: Profile, family: str) -> tuple[dict[str, Any], str]:
-    name = get_family(family).OBJECTIVE
-    if name in ("mlm+nsp", "mlm+sop") and looked.continued < 0.6:
-        alone = 1 - looked.continued
-        return {"name": "mlm", "packing": "full_sentences", "rate": 0.4}, (
-            f"{alone:.0%} of the sentences are alone in their document: there are few pairs"
-        )
-    if family == "roberta":
-        return {"name": "mlm", "packing": "full_sentences", "rate": 0.4}, "as in RoBERTa"
-    if family == "t5":
-        return {"name": "span_corruption", "z_loss": 0}, "as in T5"
-    if name in ("mlm+nsp", "mlm+sop"):
-        return {
-            "name": name,
-            "rate": 0.4,
-        }, f"as in {_PAPER[family]}; documents have several sentences"
-    return {"name": name}, f"as in {_PAPER[family]}"
+def choose_text(proposal: Proposal) -> Iterator[Setting]:
+    """How the text is divided, and whether copies are left out."""
+    looked, documents = proposal.looked, proposal.corpus.documents
+    if get_objective(proposal["objective"]["name"]).Config.reads_sentences:
+        rule, reason = looked.sentences.rule, looked.sentences.reason
+        if rule == "en":
+            reason = "they end at punctuation (. ? ! and that of other scripts)"
+        yield Setting("sentences", rule, reason)
+    if documents != "auto":
+        reasons = {"line": "there are no blank lines between documents", "file": "programs"}
+        yield Setting("documents", documents, reasons[documents])
+    if looked.exact_text > 0.01:
+        copies = f"{looked.exact_text:.1%} of the text are exact copies of earlier documents"
+        yield Setting("duplicates", "drop", copies)
 
 
-def _device() -> str:
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def _machine(device: str) -> str:
-    if device != "cpu":
-        return f"a GPU ({device})"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"a CPU ({counted(cores or 1, 'core')})"
+def choose_batch(proposal: Proposal) -> Iterator[Setting]:
+    """Sequences of a step."""
+    device = proposal.device
+    size = _BATCH["cpu" if proposal.family.ADVICE.window else device]
+    machine = f"a GPU ({device})"
+    if device == "cpu":
+        machine = f"a CPU ({counted(usable_cpus(), 'core')})"
+    yield Setting("batch_size", size, f"for {machine}")
 
 
-# --- The files ---
+def choose_split(proposal: Proposal) -> Iterator[Setting]:
+    """The text that is held out."""
+    if files := proposal.corpus.valid:
+        reason = "by their names, beside the training text"
+        yield Setting("valid", list(files), reason, counted(len(files), "file"))
+        return
+    rows = proposal.tokens / proposal["seq_len"]
+    percent = min(10, max(1, math.ceil(100 * _VALID_ROWS / max(1.0, rows))))
+    yield Setting("valid", f"{percent}%", f"holds out about {percent / 100 * rows:,.0f} sequences")
 
 
-def _write(
-    out: Path, proposal: Proposal, corpus: Corpus, looked: Profile, evaluation: Sequence[Source]
-) -> tuple[Proposal, dict[str, object]]:
-    """Decide size and steps, write the files, and check all of them.
-
-    Returns:
-        The proposal with size and steps, and what the pretraining will cost.
-    """
-    with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-    with writing(out), new_folder(out, several_writers=True) as beside:
-        beside.mkdir()
-        draft = beside / "pretrain.yaml"
-        write_atomically(draft, pretrain_yaml(out, proposal, corpus))
-        config = load("pretrain", draft)
-        proposal = _sized(config, proposal, looked)
-        write_atomically(draft, pretrain_yaml(out, proposal, corpus))
-        write_atomically(beside / "tokenizer.yaml", tokenizer_yaml(out, proposal, corpus))
-        write_atomically(beside / "finetune.yaml", finetune_yaml(out, proposal, evaluation))
-        write_atomically(beside / "eval.yaml", eval_yaml(out, proposal, corpus, evaluation))
-        load("tokenizer", beside / "tokenizer.yaml")
-        load("finetune", beside / "finetune.yaml")
-        load("eval", beside / "eval.yaml")
-        config = load("pretrain", draft)
-        vocab = stand_in(proposal.vocab_size)
-        from plmctl.commands.plan import costs, in_words
-
-        planned = in_words(costs(check_network(decided(config, [proposal.steps]), vocab)))
-        planned["steps"] = f"{proposal.steps:,}, about"
-    for key in ("passes over the text", "time", "tokens"):
-        planned.pop(key, None)
-    return proposal, planned
+def choose_optimizer(proposal: Proposal) -> Iterator[Setting]:
+    """Muon with the learning rate of the fast recipe."""
+    advice = proposal.family.ADVICE
+    value = {"name": "muon", "lr": advice.lr, "betas": [0.9, advice.beta2], "weight_decay": 0.01}
+    reason = "the fast recipe (configs/fast), chosen on small models"
+    yield Setting("optimizer", value, reason, f"muon, lr {advice.lr:g}")
+    yield Setting("dropout", 0, "a short training on little text is better without")
 
 
-def _sized(config: PretrainConfig, proposal: Proposal, looked: Profile) -> Proposal:
-    """The proposal with the best size within its budget, and its steps.
+def choose_start(proposal: Proposal) -> Iterator[Setting]:
+    """Initial weights with which a network learns sooner, if the family has them."""
+    for option, value, reason in (
+        ("initial_attention", "local", "the first layer starts with near tokens"),
+        ("initial_embeddings", "cooccurrence", "tokens with the same neighbours start alike"),
+    ):
+        if option in proposal.family.Config.model_fields:
+            yield Setting(option, value, f"{reason}: it learns sooner")
+
+
+def choose_size(proposal: Proposal) -> Iterator[Setting]:
+    """The size with the lowest predicted loss within the budget, and its steps.
+
+    From small to large the loss falls, and then rises. The law behind it is of large texts; with
+    more weights than tokens a network learns these by heart.
 
     Raises:
         ConfigError: No size fits.
     """
     from plmctl.commands.plan import compare_sizes
 
-    algorithm = get_family(proposal.template).TOKENIZER.ALGORITHM
-    per_token = _characters_per_token(looked, algorithm, proposal.vocab_size)
-    tokens = max(1, round((1 - looked.exact_text) * looked.all_characters / per_token))
-    budget = proposal.budget
+    tokens, budget = max(1, round(proposal.tokens)), proposal.budget
     if budget.unit == "words":
         # Words are counted when the text is prepared; until then, about.
-        words = max(1.0, looked.all_characters * max(0.01, looked.spaces))
+        words = max(1.0, proposal.looked.all_characters * max(0.01, proposal.looked.spaces))
         budget = Budget.of(f"{round(budget.number / words * tokens)} tokens", "--budget")
-    outline = check_network(config, stand_in(proposal.vocab_size))
+    vocab = stand_in(proposal["vocab_size"])
     sizes, reasons = list[dict[str, Any]](), dict[str, str]()
-    for name in outline.family.SIZES:
-        fitting, why = compare_sizes(outline, budget, corpus=tokens, sizes=[name])
-        sizes, reasons = sizes + fitting, reasons | why
-        # From small to large the loss falls, and then rises. The law behind it is of large texts;
-        # with more weights than tokens a network learns these by heart.
-        large = len(sizes) > 1 and (
-            sizes[-1]["loss"] > sizes[-2]["loss"] or sizes[-1]["parameters"] > sizes[-1]["tokens"]
-        )
-        if why or large:
-            del sizes[len(sizes) - large :]
+    for name in proposal.family.SIZES:
+        config = _in_size(proposal, name)
+        fitting, reasons = compare_sizes(config, budget, vocab, None, corpus=tokens, sizes=[name])
+        row = fitting[0] if fitting else None
+        if (
+            row is None
+            or sizes
+            and (row["loss"] > sizes[-1]["loss"] or row["parameters"] > row["tokens"])
+        ):
             break
+        sizes.append(row)
     if not sizes:
         reason = next(iter(reasons.values())).removeprefix("train.budget: ")
-        raise ConfigError(f"--budget: no size of {proposal.family} fits it: {reason}")
+        raise ConfigError(f"--budget: no size of {proposal.name} fits it: {reason}")
     best = min(sizes, key=lambda row: row["loss"])
-    steps, epochs = best["steps"], best["epochs"]
-    size = Setting(
-        "size",
-        str(best["size"]),
+    reason = (
         f"{best['parameters'] / 1e6:,.1f} M weights: the lowest predicted loss within the budget "
-        f"(`plmctl plan --budget`) of the sizes with fewer weights than tokens of training",
+        "(`plmctl plan --budget`) of the sizes with fewer weights than tokens of training"
     )
-    number = Setting(
-        "steps",
-        f"about {steps:,}",
-        f"--budget {proposal.budget}: {format_value(epochs)} passes over about {tokens:,} tokens"
-        + ("; more text is better than so many passes" if epochs > 20 else ""),
+    yield Setting("size", str(best["size"]), reason)
+    passes = f"{format_value(best['epochs'])} passes over about {tokens:,} tokens"
+    more = "; more text is better than so many passes" if best["epochs"] > 20 else ""
+    reason = f"--budget {proposal.budget}: {passes}{more}"
+    yield Setting("steps", best["steps"], reason, f"about {best['steps']:,}")
+
+
+def _in_size(proposal: Proposal, size: str) -> PretrainConfig:
+    """The config of a pretraining, as far as its cost depends on it."""
+    return PretrainConfig.model_validate(
+        {
+            "run": "unused",
+            "tokenizer": "unused",
+            "model": _network(proposal, size),
+            "data": {"train": list(proposal.corpus.train)},
+            "objective": proposal["objective"],
+            "train": {
+                "batch_size": proposal["batch_size"],
+                "budget": proposal.budget.written,
+                "phases": [{"seq_len": proposal["seq_len"]}],
+            },
+            "optim": proposal["optimizer"],
+            # A tenth of the time of the steps, as in the file.
+            "log": {"validate_every": 10, "validate_samples": 100},
+        }
     )
-    settings = (proposal.settings[0], size, *proposal.settings[1:], number)
-    return replace(proposal, size=str(best["size"]), steps=steps, settings=settings)
 
 
-class Plain(str):
-    """Text that YAML reads without quotes, such as ``10%``."""
+def _network(proposal: Proposal, size: str) -> dict[str, Any]:
+    """The fields of the network."""
+    family = proposal.family
+    known = family.Config.model_fields
+    fields = {"family": proposal.name, "size": size, **family.ADVICE.network}
+    if family.POSITIONS:
+        fields[family.POSITIONS] = proposal["seq_len"] + family.UNUSED_POSITIONS
+    starts = ("initial_attention", "initial_embeddings")
+    fields |= {name: proposal[name] for name in starts if name in proposal.settings}
+    return fields | {name: 0 for name in family.DROPOUT if name in known and known[name].default}
 
 
-def _yaml(value: object) -> str:
-    """A value as YAML on one line."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_yaml(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_yaml, value)) + "]"
-    plain = (
-        isinstance(value, Plain)
-        or isinstance(value, str)
-        and value.replace("_", "").replace("+", "").isalnum()
-    )
-    if plain or not isinstance(value, str):
-        return str(value)
-    return json.dumps(value, ensure_ascii=False)
+def choose_schedule(proposal: Proposal) -> Iterator[Setting]:
+    """The learning rate over the steps."""
+    warmup = 50 if proposal["steps"] >= 500 else "10%"
+    shown = f"wsd, warmup {warmup}, decay 30%"
+    reason = "the fast recipe; constant, then down to 0"
+    yield Setting("schedule", {"name": "wsd", "warmup": warmup, "decay": 0.3}, reason, shown)
 
 
-def _comment(text: str, indent: str = "") -> str:
-    """Lines of a comment, of at most 96 characters; a key at its beginning stays as it is."""
-    words = text.split()
-    if not words[0].endswith(":"):
-        words[0] = words[0][:1].upper() + words[0][1:]
-    lines = [""]
-    for word in words:
-        if len(lines[-1]) + len(word) > 92 - len(indent):
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}"
-    return "".join(f"{indent}#{line}\n" for line in lines)
+# --- The files ---
 
 
-def _text_fields(corpus: Corpus) -> dict[str, Any]:
-    fields: dict[str, Any] = {"train": corpus.train}
-    if corpus.column != "text":
-        fields["text"] = corpus.column
-    if corpus.documents != "auto":
-        fields["documents"] = corpus.documents
-    return fields
+def _write(out: Path, proposal: Proposal, evaluation: Sequence[Source]) -> dict[str, object]:
+    """Write the files, check all of them, and give the cost of the pretraining."""
+    from plmctl.commands.plan import costs, in_words
+
+    values = _values(out, proposal, evaluation)
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with writing(out), new_folder(out, several_writers=True) as beside:
+        beside.mkdir()
+        for kind in KINDS:
+            write_atomically(beside / f"{kind}.yaml", _filled(kind, values))
+            load(kind, beside / f"{kind}.yaml")
+        config = load("pretrain", beside / "pretrain.yaml")
+    vocab = stand_in(proposal["vocab_size"])
+    config = decided(config, [proposal["steps"]])
+    planned = in_words(costs(config, vocab, check_network(config, vocab), None))
+    planned["steps"] = f"{proposal['steps']:,}, about"
+    for key in ("passes over the text", "time", "tokens"):
+        planned.pop(key, None)
+    return planned
 
 
-def _block(fields: dict[str, Any]) -> str:
-    """The lines of a section."""
-    lines = []
-    for key, value in fields.items():
-        if isinstance(value, list | tuple) and len(_yaml(value)) > 70:
-            lines += [f"  {key}:", *(f"    - {_yaml(one)}" for one in value)]
+def _filled(kind: Kind, values: Mapping[str, Any]) -> str:
+    """A template of ``configs/init``, without the lines that have no value."""
+    path = configs_folder() / "init" / f"{kind}.yaml.template"
+    lines = list[str]()
+    for line in map(Template, path.read_text(encoding="utf-8").splitlines()):
+        used = {name: values.get(name) for name in line.get_identifiers()}
+        if None in used.values():
+            continue
+        if line.template.startswith("#"):
+            text = line.substitute(used)
+            lines += wrap(text, 96, subsequent_indent="# ", break_long_words=False)
         else:
-            lines.append(f"  {key}: {_yaml(value)}")
+            below = "\n" + " " * (len(line.template) - len(line.template.lstrip()))
+            texts = {name: _as_yaml(value).replace("\n", below) for name, value in used.items()}
+            lines.append(line.substitute(texts).replace(": \n", ":\n"))
     return "\n".join(lines) + "\n"
 
 
-def tokenizer_yaml(out: Path, proposal: Proposal, corpus: Corpus) -> str:
-    """The config of ``plmctl train-tokenizer``."""
-    algorithm = get_family(proposal.template).TOKENIZER.ALGORITHM
-    rules = "".join(f"{key}: {_yaml(value)}\n" for key, value in proposal.rules.items())
-    reasons = [one for one in proposal.settings if one.key in ("case, accents", "keep_joiners")]
-    why = "".join(_comment(one.because) for one in reasons)
-    return (
-        f"# plmctl train-tokenizer {out}/tokenizer.yaml\n"
-        f"run: {_yaml(f'{out}/runs/tokenizer')}\n"
-        f"{_comment(proposal.because('tokenizer'))}"
-        f"algorithm: {algorithm}\n"
-        f"family: {proposal.template}\n"
-        f"{_comment(proposal.because('vocab_size'))}"
-        f"vocab_size: {proposal.vocab_size}\n"
-        f"{why}{rules}"
-        f"data:\n{_block(_text_fields(corpus))}"
-    )
+def _as_yaml(value: object) -> str:
+    """A value as it stands behind a key: on its line, or on the lines below."""
+    return to_yaml({"_": value}).removeprefix("_:").strip(" ").rstrip("\n")
 
 
-def _model_fields(proposal: Proposal) -> tuple[dict[str, Any], str]:
-    """The network, and a comment on its positions."""
-    family = get_family(proposal.family)
-    known = family.Config.model_fields
-    fields: dict[str, Any] = {"family": proposal.family, "size": proposal.size}
-    if proposal.family == "t5":
-        fields["version"] = "v1.1"
-    comment = "No dropout: " + proposal.because("dropout") + "."
-    if family.POSITIONS in known:
-        fields[family.POSITIONS] = proposal.seq_len + family.UNUSED_POSITIONS
-        comment += (
-            " Positions: as many as are trained; longer inputs are refused. Increase them "
-            "together with seq_len."
-        )
-    if "initial_attention" in known:
-        fields["initial_attention"] = "local"
-        comment += f" initial_attention: {proposal.because('initial_attention')}."
-    if "initial_embeddings" in known:
-        fields["initial_embeddings"] = "cooccurrence"
-        comment += f" initial_embeddings: {proposal.because('initial_embeddings')}."
-    for name in family.DROPOUT:
-        if name in known and known[name].default:
-            fields[name] = 0
-    return fields, comment
-
-
-def pretrain_yaml(out: Path, proposal: Proposal, corpus: Corpus) -> str:
-    """The config of ``plmctl pretrain``."""
-    model, about_model = _model_fields(proposal)
-    size = "" if not proposal.steps else proposal.because("size") + ". "
-    every = max(10, round(proposal.steps / 10))
-    warmup = "50" if proposal.steps >= 500 else "10%"
-    text = _text_fields(corpus)
-    reasons = [f"valid: {proposal.because('valid')}."]
-    text["valid"] = corpus.valid or Plain(proposal.valid)
-    if proposal.sentences != "auto":
-        text["sentences"] = proposal.sentences
-        reasons.append(f"sentences: {proposal.because('sentences')}.")
-    if proposal.words != "pretokenizer":
-        text["words"] = proposal.words
-        reasons.append(f"words: {proposal.because('words')}.")
-    if looked_up := [one for one in proposal.settings if one.key == "duplicates"]:
-        text["duplicates"] = looked_up[0].value
-        reasons.append(f"duplicates: {looked_up[0].because}.")
-    data = _block({**text, "store": f"{out}/stores"})
-    about_steps = f"About {proposal.steps:,} steps here; the run decides when it knows its speed. "
-    about_steps += f"seq_len: {proposal.because('seq_len')}."
-    # All validations together take about a tenth of the time of the steps.
-    samples = min(1000, max(100, 3 * proposal.steps * proposal.batch_size // 100))
-    log = {
-        "every": max(1, min(50, every // 2)),
-        "validate_every": every,
-        "validate_samples": samples,
+def _values(out: Path, proposal: Proposal, evaluation: Sequence[Source]) -> dict[str, Any]:
+    """The values of all templates."""
+    corpus, family, steps = proposal.corpus, proposal.family, proposal["steps"]
+    chosen = proposal.settings.values()
+    every = max(10, round(steps / 10))
+    model_run = f"{out}/runs/{proposal.name}"
+    reading = {} if corpus.column == "text" else {"text": corpus.column}
+    if corpus.documents != "auto":
+        reading["documents"] = corpus.documents
+    return {
+        **{one.name: one.value for one in chosen},
+        **{f"why_{one.name.split(',')[0]}": one.because for one in chosen},
+        **proposal["tokenizer"],
+        **(proposal.get("case, accents") or {}),
+        **reading,
+        **_rows_of(evaluation),
+        "out": out,
+        "tokenizer_run": f"{out}/runs/tokenizer",
+        "model_run": model_run,
+        "finetune_run": f"{out}/runs/finetune",
+        "eval_run": f"{out}/runs/eval",
+        "model_folder": f"{model_run}/model",
+        "store": f"{out}/stores",
+        "positions": "as many as are trained" if family.POSITIONS else None,
+        "model": _network(proposal, proposal["size"]),
+        "train": list(corpus.train),
+        "budget": proposal.budget.written,
+        "every": every,
+        "log_every": max(1, min(50, every // 2)),
+        # All validations together take about a tenth of the time of the steps.
+        "samples": min(1000, max(100, 3 * steps * proposal["batch_size"] // 100)),
+        "max_length": max(64, proposal["seq_len"]),
+        "measures": _measures(out, proposal, reading, evaluation),
     }
-    optim = {
-        "name": "muon",
-        "lr": proposal.lr,
-        "betas": [0.9, proposal.beta],
-        "weight_decay": 0.01,
+
+
+def _rows_of(evaluation: Sequence[Source]) -> dict[str, Any]:
+    """The labelled rows that were given, or names for rows that a user has."""
+    for source in evaluation:
+        if source.kind in ("text", "conll", "sample", "hf"):
+            continue
+        row = read_rows([source.name])[0].values
+        label = next((key for key in row if key.lower() in ("label", "labels", "class")), None)
+        texts = [key for key, value in row.items() if isinstance(value, str) and key != label]
+        texts = [key for key in texts if key.lower() not in ("id", "idx", "uid", "guid")]
+        if label is None or not texts:
+            continue
+        path, about = Path(source.name), "Classification of the rows that were given"
+        beside = path.with_name(path.name.replace(path.name.split(".")[0], "train", 1))
+        train = str(beside) if beside != path and beside.is_file() else "rows/train.jsonl"
+        if train == "rows/train.jsonl":
+            about += "; name the rows to train on"
+        text = texts[0] if len(texts) == 1 else texts[:2]
+        task = {"name": "classification", "text": text, "label": label}
+        return {"about": about, "task": task, "rows": [train], "valid_rows": [source.name]}
+    return {
+        "about": "A template: name your labelled rows, and the columns of their text and label, as "
+        'in {"text": "...", "label": "..."}',
+        "task": {"name": "classification", "text": "text", "label": "label"},
+        "rows": ["rows/train.jsonl"],
+        "valid_rows": "10%",
     }
-    return (
-        f"# plmctl pretrain {out}/pretrain.yaml\n"
-        f"run: {_yaml(f'{out}/runs/{proposal.family}')}\n"
-        f"tokenizer: {_yaml(f'{out}/runs/tokenizer')}\n"
-        f"{_comment(f'size: {size}{about_model}')}"
-        f"model:\n{_block(model)}"
-        f"{_comment(' '.join(reasons))}"
-        f"data:\n{data}"
-        f"{_comment(proposal.because('objective'))}"
-        f"objective: {_yaml(proposal.objective)}\n"
-        f"{_comment(about_steps)}"
-        f"train:\n"
-        f"  batch_size: {proposal.batch_size}\n"
-        f"  budget: {proposal.budget.written}\n"
-        f"  phases: [{{seq_len: {proposal.seq_len}}}]\n"
-        f"{_comment(proposal.because('optimizer') + '. If the loss rises, halve lr.')}"
-        f"optim: {_yaml(optim)}\n"
-        f"schedule: {{name: wsd, warmup: {warmup}, decay: 0.3}}\n"
-        f"checkpoint: {{every: {every}, keep: 2}}\n"
-        f"log: {_yaml(log)}\n"
-    )
 
 
-def finetune_yaml(out: Path, proposal: Proposal, evaluation: Sequence[Source]) -> str:
-    """The config of ``plmctl finetune``: of labelled rows that were given, or a template."""
-    rows_given = next(filter(None, map(_labelled, evaluation)), None)
-    if rows_given is None:
-        about = (
-            "A template: name your labelled rows, and the columns of their text and label. Other "
-            "tasks: tagging, question_answering, multiple_choice, text_to_text "
-            "(docs/finetuning.md)."
-        )
-        data = 'data:\n  train: ["rows/train.jsonl"]  # {"text": "...", "label": "..."}\n'
-        data += '  valid: 10%  # or files: ["rows/valid.jsonl"]\n'
-        task = "task: {name: classification, text: text, label: label}\n"
-    else:
-        train, valid, columns = rows_given
-        about = "Classification of the rows that were given."
-        data = f"data:\n{_block({'train': [train], 'valid': [valid]})}"
-        if train is None:
-            about += " Name the rows to train on."
-            data = f'data:\n  train: ["rows/train.jsonl"]  # your rows\n  valid: {_yaml([valid])}\n'
-        task = f"task: {_yaml({'name': 'classification', **columns})}\n"
-    length = max(64, proposal.seq_len)
-    return (
-        f"# plmctl finetune {out}/finetune.yaml\n"
-        f"run: {_yaml(f'{out}/runs/finetune')}\n"
-        f"model: {_yaml(f'{out}/runs/{proposal.family}/model')}\n"
-        f"{_comment(about)}"
-        f"{task}{data}"
-        f"train: {{epochs: 5, batch_size: 16, max_length: {length}, dropout: 0.1}}\n"
-        f"# A small model needs a larger rate than BERT-base (3e-5).\n"
-        f"optim: {{lr: 2e-4}}\n"
-        f"log: {{every: 20}}\n"
-    )
-
-
-def _labelled(source: Source) -> tuple[str | None, str, dict[str, Any]] | None:
-    """The training file beside labelled rows, the rows, and their columns; None: no labels."""
-    if source.kind in ("text", "conll", "sample", "hf"):
-        return None
-    row = read_rows([source.name])[0].values
-    label = next((key for key in row if key.lower() in ("label", "labels", "class")), None)
-    texts = [key for key, value in row.items() if isinstance(value, str) and key != label]
-    texts = [key for key in texts if key.lower() not in ("id", "idx", "uid", "guid")]
-    if label is None or not texts:
-        return None
-    path = Path(source.name)
-    stem = path.name.split(".")[0]
-    beside = path.with_name(path.name.replace(stem, "train", 1))
-    train = str(beside) if beside != path and beside.is_file() else None
-    return train, source.name, {"text": texts[0] if len(texts) == 1 else texts[:2], "label": label}
-
-
-_MEASURES = {
-    "mlm": ("mlm",),
-    "mlm+nsp": ("mlm", "nsp"),
-    "mlm+sop": ("mlm", "sop"),
-    "mlm+sbo": ("mlm",),
-    "clm": ("clm",),
-    "span_corruption": ("span_corruption",),
-    "bilm": ("bilm",),
-}
-
-
-def eval_yaml(out: Path, proposal: Proposal, corpus: Corpus, evaluation: Sequence[Source]) -> str:
-    """The config of ``plmctl eval``, on the text that pretraining holds out."""
-    held = {"data": corpus.valid} if corpus.valid else {"data": corpus.train}
-    share = {} if corpus.valid else {"held_out": Plain(proposal.valid)}
-    reading = {key: one for key, one in _text_fields(corpus).items() if key != "train"}
-    lines = []
-    if not reading:  # these measures read the column `text`, and documents by blank lines
-        for name in _MEASURES[proposal.objective["name"]]:
-            options = {"seq_len": proposal.seq_len, "store": f"{out}/stores"}
-            lines.append({"name": name, **held, **share, **options})
+def _measures(
+    out: Path, proposal: Proposal, reading: Mapping[str, Any], evaluation: Sequence[Source]
+) -> list[dict[str, Any]]:
+    """Measures on the text that pretraining holds out, and on texts that were given."""
+    corpus, options = proposal.corpus, {"seq_len": proposal["seq_len"], "store": f"{out}/stores"}
     bits = {"max_bytes": "30kB", "max_document_bytes": "1kB"}
-    lines.append({"name": "bits_per_byte", **held, **share, **reading, **bits})
-    texts = [one.name for one in evaluation if one.kind == "text"]
-    if texts:
-        lines.append({"name": "bits_per_byte", "data": texts, **bits})
-    measures = "".join(_measure_lines(line) for line in lines)
-    return (
-        f"# plmctl eval {out}/eval.yaml\n"
-        f"run: {_yaml(f'{out}/runs/eval')}\n"
-        f"model: {_yaml(f'{out}/runs/{proposal.family}/model')}\n"
-        "# On held-out text. bits_per_byte compares models of any family and tokenizer. It reads\n"
-        "# at most max_bytes, because a masked model needs a forward pass for each token.\n"
-        f"measures:\n{measures}"
-        "# Others (docs/evaluation.md), with your data:\n"
-        '#  - {name: minimal_pairs, data: ["pairs/*.jsonl"]}\n'
-    )
+    measures: list[dict[str, Any]] = [{"name": "bits_per_byte", **reading, **bits}]
+    if not reading:  # these measures read the column `text`, and documents by blank lines
+        measures = [*({"name": name, **options} for name in _measures_of(proposal)), *measures]
+    for measure in measures:
+        measure["data"] = list(corpus.valid or corpus.train)
+        if not corpus.valid:
+            measure["held_out"] = proposal["valid"]
+    if texts := [one.name for one in evaluation if one.kind == "text"]:
+        measures.append({"name": "bits_per_byte", "data": texts, **bits})
+    return measures
 
 
-def _measure_lines(fields: dict[str, Any]) -> str:
-    if len(_yaml(fields)) < 90:
-        return f"  - {_yaml(fields)}\n"
-    first, *others = (f"{key}: {_yaml(value)}" for key, value in fields.items())
-    return f"  - {first}\n" + "".join(f"    {line}\n" for line in others)
+def _measures_of(proposal: Proposal) -> list[str]:
+    """The measures that are named after the parts of the objective."""
+    known = registry.names("measures")
+    return [part for part in proposal["objective"]["name"].split("+") if part in known]
 
 
-# --- What comes next ---
-
-
-def _next(out: Path, has_rows: bool) -> list[str]:
-    template = "" if has_rows else "   # after you name your rows in it"
-    return [
-        f"wrote {out}/; read and change the files, then:",
-        f"  plmctl train-tokenizer {out}/tokenizer.yaml",
-        f"  plmctl pretrain {out}/pretrain.yaml",
-        f"  plmctl eval {out}/eval.yaml",
-        f"  plmctl finetune {out}/finetune.yaml{template}",
-    ]
+# --- The smoke test ---
 
 
 def _agrees() -> bool:
@@ -1034,22 +877,21 @@ _SMOKE = 300_000  # characters
 _SMOKE_SECONDS = 45  # of the pretraining
 
 
-def smoke_test(out: Path, proposal: Proposal, looked: Profile) -> None:
+def smoke_test(out: Path, proposal: Proposal) -> None:
     """Tokenizer, a short pretraining and an evaluation, on a part of the sample.
 
     Args:
         out: The folder with the configs; everything is written to its folder ``smoke``.
-        proposal: Its settings.
-        looked: Has the sample.
     """
     from plmctl.commands import evaluate, pretrain, train_tokenizer
 
-    folder = out / "smoke"
+    folder, sample = out / "smoke", f"{out}/smoke/sample.txt"
+    smallest = next(iter(proposal.family.SIZES))
     with writing(folder):
         folder.mkdir(exist_ok=True)
-        write_atomically(folder / "sample.txt", "".join(_sample(looked)))
-    text = [f"data.train={_yaml([f'{folder}/sample.txt'])}", "data.documents=blank_line"]
-    size = min(proposal.vocab_size, max(1000, _thousands(1.05 * looked.characters)))
+        write_atomically(Path(sample), "".join(_sample(proposal.looked)))
+    text = [f"data.train={json.dumps([sample])}", "data.documents=blank_line"]
+    size = min(proposal["vocab_size"], max(1000, _thousands(1.05 * proposal.looked.characters)))
     say("smoke test 1/3: a tokenizer")
     overrides = [f"run={folder}/tokenizer", f"vocab_size={size}", *text]
     train_tokenizer.run(
@@ -1058,7 +900,7 @@ def smoke_test(out: Path, proposal: Proposal, looked: Profile) -> None:
     say(f"smoke test 2/3: a pretraining of {_SMOKE_SECONDS} seconds")
     overrides = [
         f"run={folder}/pretrain", f"tokenizer={folder}/tokenizer", *text, "data.valid=10%",
-        "data.text=text", f"data.store={folder}/stores", "model.size=tiny",
+        "data.text=text", f"data.store={folder}/stores", f"model.size={smallest}",
         f"train.budget={_SMOKE_SECONDS}s", "schedule.warmup=10%", "checkpoint.every=100000",
         "log.validate_every=100000", "log.validate_samples=200",
     ]  # fmt: skip
@@ -1067,11 +909,12 @@ def smoke_test(out: Path, proposal: Proposal, looked: Profile) -> None:
         fresh=True, as_json=False, until=None, accept_gap=False,
     )  # fmt: skip
     say("smoke test 3/3: an evaluation")
-    name = _MEASURES[proposal.objective["name"]][0]
-    measure: dict[str, Any] = {"name": name, "data": [f"{folder}/sample.txt"], "held_out": "10%"}
-    measure |= {"seq_len": proposal.seq_len, "max_samples": 200, "store": f"{folder}/stores"}
+    name = next(iter(_measures_of(proposal)), "bits_per_byte")
+    measure: dict[str, Any] = {"name": name, "data": [sample], "held_out": "10%"}
+    if name != "bits_per_byte":
+        measure |= {"seq_len": proposal["seq_len"], "max_samples": 200, "store": f"{folder}/stores"}
     overrides = [f"run={folder}/eval", f"model={folder}/pretrain/model"]
-    overrides.append(f"measures={_yaml([measure])}")
+    overrides.append(f"measures={json.dumps([measure])}")
     evaluate.run(
         load("eval", out / "eval.yaml", overrides), at_checkpoints=False, fresh=True, as_json=False
     )

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
+from rich.table import Table
 
 from plmctl.commands.prepare import data_of, data_of_stores, prepare, root_of
 from plmctl.config.base import ModelConfig, OptimizerConfig
@@ -421,52 +422,63 @@ def _propose(outline: Outline, budget: Budget, *, measure: bool, as_json: bool) 
     if not rows:
         raise ConfigError(f"--budget {budget}: no size of {family} fits it")
     best = min(rows, key=lambda row: row["loss"])
+    overrides = _overrides(train, str(best["size"]))
+    document = {"budget": str(budget.root), "sizes": rows, "proposed": best["size"]}
+    table = _sizes_table(f"{family} within {budget}", rows, best)
+    show_result({**document, "overrides": overrides}, [table], as_json=as_json)
+    for note in _notes_on(best, corpus):
+        say(note)
+    say("copy: " + " ".join(f'"{one}"' if " " in one else one for one in overrides))
+
+
+def _overrides(train: TrainConfig, size: str) -> list[str]:
+    """What a user adds to a command for a size within the budget of ``train``."""
+    assert train.budget is not None
     phases = ", ".join(
         f"{{seq_len: {phase.seq_len}, share: {share:.6g}}}"
         for phase, share in zip(train.phases, shares(train), strict=True)
     )
-    overrides = [f"model.size={best['size']}", f"train.budget={budget.written}"]
-    overrides.append(f"train.phases=[{phases}]")
-    table = rows_table(
-        f"{family} within {budget}",
-        ("size", "weights", "steps", "tokens", "epochs", "FLOPs", "memory", "loss", ""),
-        [
-            (
-                row["size"],
-                _short(row["parameters"]),
-                row["steps"],
-                _short(row["tokens"]),
-                row["epochs"],
-                f"{row['flops']:.2g}",
-                _format_bytes(row["memory"]),
-                row["loss"],
-                "best" if row is best else "",
-            )
-            for row in rows
-        ],
-    )
-    document = {"budget": str(budget.root), "sizes": rows, "proposed": best["size"]}
-    show_result({**document, "overrides": overrides}, [table], as_json=as_json)
-    say(f"steps: {best['reason']}")
-    say(
+    return [
+        f"model.size={size}",
+        f"train.budget={train.budget.written}",
+        f"train.phases=[{phases}]",
+    ]
+
+
+def _sizes_table(title: str, rows: Sequence[dict[str, Any]], best: dict[str, Any]) -> Table:
+    """A row for each size; the last column marks the best."""
+    columns = ("size", "weights", "steps", "tokens", "epochs", "FLOPs", "memory", "loss", "")
+    shown = []
+    for row in rows:
+        weights, tokens = _short(row["parameters"]), _short(row["tokens"])
+        flops, memory = f"{row['flops']:.2g}", _format_bytes(row["memory"])
+        mark = "best" if row is best else ""
+        cells = (row["size"], weights, row["steps"], tokens, row["epochs"], flops, memory)
+        shown.append((*cells, row["loss"], mark))
+    return rows_table(title, columns, shown)
+
+
+def _notes_on(best: Mapping[str, Any], corpus: int | None) -> Iterator[str]:
+    """What the numbers of the best size mean, line by line; ``corpus``: tokens of the text."""
+    yield f"steps: {best['reason']}"
+    yield (
         "loss: computed, not measured: Hoffmann et al. (2022) with the constants of Besiroglu et "
         "al. (2024), of large causal models; only the order of the sizes means something"
     )
     if corpus is None:
-        say("epochs: unknown, so repeated text is not taken into account; run `plmctl prepare`")
+        yield "epochs: unknown, so repeated text is not taken into account; run `plmctl prepare`"
     elif best["epochs"] > _MANY_EPOCHS:
-        say(
+        yield (
             f"epochs: the text has {corpus:,} tokens and is repeated {best['epochs']:g} times; the "
             "loss counts repeated text as worth less (Muennighoff et al., 2023): more text is "
             "better"
         )
     if best["tokens"] < best["parameters"]:
-        say(
+        yield (
             f"budget: {_short(best['tokens'])} tokens for {_short(best['parameters'])} weights is "
             f"very little; about 20 a weight ({_short(20 * best['parameters'])} tokens) are usual "
             "(Hoffmann et al., 2022)"
         )
-    say("copy: " + " ".join(f'"{one}"' if " " in one else one for one in overrides))
 
 
 def _short(count: float) -> str:

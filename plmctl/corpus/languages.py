@@ -151,21 +151,7 @@ def scripts_of(code: str) -> set[str]:
     return usual | ({"Latin"} if code in (*_LATIN.split(), *_LATIN_TOO.split()) else set())
 
 
-_ENGLISH = {
-    "the",
-    "of",
-    "and",
-    "to",
-    "that",
-    "is",
-    "for",
-    "with",
-    "was",
-    "it",
-    "are",
-    "this",
-    "not",
-}
+_ENGLISH = "the of and to that is for with was it are this not"
 
 _WORDS = 30  # fewer say little about a language
 
@@ -182,7 +168,7 @@ def looks_english(text: str) -> bool | None:
     words = re.findall(r"[^\W\d_]+", text.lower())
     if len(words) < _WORDS:
         return None
-    counts = Counter(word for word in words if word in _ENGLISH)
+    counts = Counter(word for word in words if word in _ENGLISH.split())
     share = counts.total() / len(words)
     if share >= 0.1 and len(counts) >= 3:
         return True

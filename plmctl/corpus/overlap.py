@@ -30,7 +30,7 @@ _BITS = 22  # of the first filter: 4 MB
 
 _SAID_FROM = 0.01
 
-_Hashes = NDArray[np.uint64]
+Hashes = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -61,33 +61,55 @@ class Shared:
         )
 
 
+class Known:
+    """Hashes of one text, of which those that occur in another text are marked.
+
+    A table of the first bits of all hashes says at once that most hashes are not among them.
+    """
+
+    def __init__(self, hashes: Hashes) -> None:
+        self._hashes, self._places = np.unique(hashes, return_inverse=True)
+        self._marked = np.zeros(len(self._hashes), dtype=np.bool_)
+        self._likely = np.zeros(1 << _BITS, dtype=np.bool_)
+        self._likely[self._hashes >> np.uint64(64 - _BITS)] = True
+
+    def mark(self, hashes: Hashes) -> None:
+        """Mark those that are among the hashes of the other text."""
+        likely = hashes[self._likely[hashes >> np.uint64(64 - _BITS)]]
+        places = np.minimum(np.searchsorted(self._hashes, likely), len(self._hashes) - 1)
+        self._marked[places[self._hashes[places] == likely]] = True
+
+    def marked(self) -> NDArray[np.bool_]:
+        """Whether each hash, as they were given, is marked."""
+        marked: NDArray[np.bool_] = self._marked[self._places]
+        return marked
+
+
 def shared_text(train: Corpus, valid: Corpus) -> Shared:
     """Compare a held-out text with a training text of the same tokenizer."""
     runs, owners, sizes, short = _held_out(stores_of(valid))
-    seen = np.zeros(len(runs), dtype=np.bool_)
-    order = np.argsort(runs, kind="stable")
-    known = runs[order]
-    likely = np.zeros(1 << _BITS, dtype=np.bool_)
-    likely[known >> np.uint64(64 - _BITS)] = True
+    held_out = Known(runs)
     total = read = 0
     for store in stores_of(train):
         total += store.num_tokens
         for stretch in _stretches(store.num_tokens, _TRAIN // len(stores_of(train))):
             read += len(stretch)
-            _mark(seen, order, known, likely, _runs(store.tokens(stretch))[0])
+            held_out.mark(_runs(store.tokens(stretch))[0])
         if short.any():
-            _mark(seen, order, known, likely, _short_documents(store)[0])
+            held_out.mark(_short_documents(store)[0])
     counts = np.bincount(owners, minlength=len(sizes))
-    parts = np.bincount(owners, weights=seen, minlength=len(sizes)) / np.maximum(1, counts)
+    parts = np.bincount(owners, weights=held_out.marked(), minlength=len(sizes)) / np.maximum(
+        1, counts
+    )
     compared = counts > 0
     tokens = sizes[compared].sum()
     text = float((parts * sizes)[compared].sum() / tokens) if tokens else 0.0
     return Shared(int(compared.sum()), int((parts >= 0.5).sum()), text, read >= total)
 
 
-def _held_out(stores: tuple[TokenStore, ...]) -> tuple[_Hashes, Ints, Ints, NDArray[np.bool_]]:
+def _held_out(stores: tuple[TokenStore, ...]) -> tuple[Hashes, Ints, Ints, NDArray[np.bool_]]:
     """The hashes of a held-out text, the document of each, and tokens and kind of the documents."""
-    hashes, owners, sizes, short = list[_Hashes](), list[Ints](), list[Ints](), list[Any]()
+    hashes, owners, sizes, short = list[Hashes](), list[Ints](), list[Ints](), list[Any]()
     before = 0
     for store in stores:
         starts = store.sentences[store.documents]
@@ -114,16 +136,6 @@ def _held_out(stores: tuple[TokenStore, ...]) -> tuple[_Hashes, Ints, Ints, NDAr
     )
 
 
-def _mark(
-    seen: NDArray[np.bool_], order: Ints, known: _Hashes, likely: NDArray[np.bool_], hashes: _Hashes
-) -> None:
-    """Mark the held-out hashes that are among these."""
-    hits = np.unique(hashes[likely[hashes >> np.uint64(64 - _BITS)]])
-    first, last = np.searchsorted(known, hits), np.searchsorted(known, hits, side="right")
-    for start, end in zip(first[last > first].tolist(), last[last > first].tolist(), strict=True):
-        seen[order[start:end]] = True
-
-
 def _stretches(tokens: int, most: int) -> Iterator[Ints]:
     """Token indices, in stretches that are spread over a text; together at most about so many."""
     count = -(-tokens // _STRETCH)
@@ -139,7 +151,7 @@ def _ranges(starts: Ints, lengths: Ints) -> Ints:
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
 
 
-def _runs(tokens: NDArray[np.int32]) -> tuple[_Hashes, Ints]:
+def _runs(tokens: NDArray[np.int32]) -> tuple[Hashes, Ints]:
     """A quarter of the hashes of all runs of tokens, and where these begin."""
     hashes, length, factor = tokens.astype(np.uint64) + np.uint64(1), 1, _ODD
     while length < _RUN:  # a run of twice the length is two runs
@@ -150,7 +162,7 @@ def _runs(tokens: NDArray[np.int32]) -> tuple[_Hashes, Ints]:
     return hashes[places], places
 
 
-def _short_documents(store: TokenStore) -> tuple[_Hashes, Ints]:
+def _short_documents(store: TokenStore) -> tuple[Hashes, Ints]:
     """The hashes of documents that are shorter than a run, and their numbers."""
     starts = store.sentences[store.documents]
     sizes = np.diff(starts)

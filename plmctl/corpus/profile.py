@@ -13,7 +13,7 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from plmctl.corpus.document import Document, read_lines
 from plmctl.corpus.gather import together
 from plmctl.corpus.languages import NO_SPACES, looks_english, script_shares
 from plmctl.corpus.marks import notes_on
+from plmctl.corpus.overlap import Hashes, Known
 from plmctl.corpus.reading import Piece, Unit, cut_source, documents, unit_of
 from plmctl.corpus.sentences import Decision, decide, sentence_spans
 from plmctl.corpus.source import Source, size_of
@@ -51,99 +52,62 @@ _SEED = 42
 
 @dataclass(frozen=True)
 class Overlap:
-    """The rows of an evaluation file that share a 13-gram with the corpus.
-
-    Attributes:
-        name: The file.
-        rows: Rows that are long enough to compare.
-        short: Rows that are shorter.
-        shared: Rows that share a 13-gram.
-    """
+    """The rows of an evaluation file that share 13 words in a row with the corpus."""
 
     name: str
-    rows: int
+    rows: int  # that are long enough to compare
     short: int
     shared: int
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the documents.
-
-    Attributes:
-        share: Of the documents that were looked at.
-        example: The origin of one.
-    """
+    """A part of the documents: its share, and the origin of one."""
 
     share: float
     example: str
 
 
 @dataclass(frozen=True)
+class NearCopies:
+    """How many documents of a corpus are nearly, but not exactly, a copy of an earlier one."""
+
+    share: float
+    example: tuple[str, str] | None = None  # the origins of an earlier document and of a copy
+
+
+@dataclass(frozen=True)
 class Profile:
-    """What a corpus is.
+    """What a corpus is. Shares are of the letters, lines and documents that were looked at."""
 
-    Attributes:
-        size: Bytes of all sources on disk.
-        read: Bytes of text that were read.
-        whole: Whether that is all of it.
-        documents: Documents that were read.
-        lengths: [documents] characters of each.
-        sample: Documents that were looked at closely.
-        scripts: Share of the letters by script.
-        main_scripts: The documents by the script that most of their letters have.
-        english: Of the documents in Latin letters those that look English ("en"), and those that do
-            not ("other"); short ones, and those between, are in neither.
-        accents: Share of the letters that have a mark, or lose one when accents are dropped.
-        joiners: Zero-width joiners within words, per letter.
-        characters: Number of different characters that make up 99.995 % of the sample.
-        spaces: White space per character.
-        traditional: Share of traditional characters among Chinese characters that have two forms;
-            None: hardly any.
-        exact: Share of the documents that are an exact copy of an earlier one.
-        exact_text: Share of the characters in these.
-        near: Further documents that are nearly a copy of an earlier one.
-        faults: Documents with each kind of fault, of the sample.
-        lines: Lines of the sample.
-        short_lines: Share of the lines of less than 30 characters.
-        repeated_lines: Share of the lines that occur five times or more.
-        line_length: Median characters of a line.
-        sentences: The rule for sentences, with its reason.
-        continued: Share of the sentences that are not alone in their document.
-        marks: Lines on marks between documents and on other text that is none.
-        one_each: Whether text files have no blank lines, so that each file is one document.
-        overlaps: Of each evaluation file.
-        unreadable: What is wrong with each file that is left out, because it cannot be read.
-    """
-
-    size: int
-    read: int
-    whole: bool
-    documents: int
-    lengths: NDArray[np.int64]
-    sample: list[Document]
-    scripts: dict[str, float]
-    main_scripts: dict[str, Part]
-    english: dict[str, Part]
-    accents: float
-    joiners: float
-    characters: int
-    spaces: float
-    traditional: float | None
-    exact: float
-    exact_text: float
-    near: NearCopies
-    faults: dict[str, int]
-    lines: int
-    short_lines: float
-    repeated_lines: float
-    line_length: float
-    sentences: Decision
-    continued: float
-    marks: list[str]
-    one_each: bool
-    overlaps: list[Overlap]
-    unreadable: dict[str, DataError] = field(default_factory=dict)
+    size: int  # bytes of all sources on disk
+    read: int  # bytes of text
+    whole: bool  # whether that is all of it
+    documents: int  # that were read
+    lengths: NDArray[np.int64]  # [documents] characters
+    sample: list[Document]  # looked at closely
+    scripts: dict[str, float]  # share of the letters
+    main_scripts: dict[str, Part]  # documents by the script that most of their letters have
+    english: dict[str, Part]  # in Latin letters: "en", or "other"; short ones are in neither
+    accents: float  # share of the letters that have a mark, or lose one when accents are dropped
+    joiners: float  # zero-width joiners within words, per letter
+    characters: int  # different ones that make up 99.995 % of the sample
+    spaces: float  # white space per character
+    traditional: float | None  # of Chinese characters with two forms; None: hardly any
+    exact: float  # share of the documents that are an exact copy of an earlier one
+    exact_text: float  # share of the characters in these
+    near: NearCopies  # further documents
+    faults: dict[str, int]  # documents with each kind, of the sample
+    lines: int  # of the sample
+    short_lines: float  # share with less than 30 characters
+    repeated_lines: float  # share of the lines that occur five times or more
+    line_length: float  # median characters
+    sentences: Decision  # the rule for sentences, with its reason
+    continued: float  # share of the sentences that are not alone in their document
+    marks: list[str]  # lines on marks between documents, and on other text that is none
+    one_each: bool  # whether text files have no blank lines, so that each file is one document
+    overlaps: list[Overlap]  # of each evaluation file
+    unreadable: dict[str, DataError] = field(default_factory=dict)  # what is wrong with each file
 
     @property
     def script(self) -> str:
@@ -190,7 +154,7 @@ def profile(
             evaluation file cannot be read.
     """
     size = sum(map(size_of, sources))
-    grams = [_Grams.of(source) for source in evaluation]
+    grams = [_Grams(source) for source in evaluation]
     reading = _Reading(sources, config)
     lengths, hashes, sample, near = list[int](), set[bytes](), _Sample(), _NearCopies()
     copies = copied = read = 0
@@ -208,8 +172,10 @@ def profile(
             near.add(text, document.origin)
         hashes.add(digest)
         sample.add(document)
-        for one in grams:
-            one.compare(text)
+        if grams:
+            hashes_of_words = _window_hashes(_words(text), _N)
+            for one in grams:
+                one.known.mark(hashes_of_words)
         progress(min(reading.done, reading.total), reading.total)
     if bad := reading.unreadable:
         # Once more without them: nothing of a file's beginning counts.
@@ -289,13 +255,6 @@ def _refuse_binary(source: Source) -> None:
         )
 
 
-def _unit(source: Source, config: TextConfig) -> Unit:
-    """What a document is in a text file: as ``unit_of``, of the beginning of a large file."""
-    if source.kind != "text":
-        return "line"
-    return unit_of(source, config, _READ)
-
-
 class _Reading:
     """The documents of a part of a corpus.
 
@@ -314,8 +273,10 @@ class _Reading:
         for source in sources:
             try:
                 _refuse_binary(source)
-                self.units[source.name] = _unit(source, config)
-                cut = cut_source(source, self.units[source.name], _PIECE, config.separator)
+                # Of a large file, its beginning decides what a document is.
+                unit = unit_of(source, config, _READ) if source.kind == "text" else "line"
+                self.units[source.name] = unit
+                cut = cut_source(source, unit, _PIECE, config.separator)
                 pieces += [(source, piece) for piece in cut]
             except DataError as error:
                 self.unreadable[source.name] = error
@@ -374,7 +335,7 @@ class _Sample:
         self._number += 1
         if lot >= self._bound:
             return
-        cut = document if len(document.text) <= _EACH else _cut(document)
+        cut = Document(document.text[:_EACH], document.origin)
         self._kept.append((lot, self._number, cut))
         self._size += len(cut.text)
         while self._size > 2 * _SAMPLE and len(self._kept) > 1:
@@ -397,10 +358,6 @@ class _Sample:
         if self._size > _SAMPLE:
             self._shrink()
         return [document for *_, document in sorted(self._kept, key=lambda entry: entry[1])]
-
-
-def _cut(document: Document) -> Document:
-    return Document(document.text[:_EACH], document.origin)
 
 
 def _openings(sources: Sequence[Source]) -> list[str]:
@@ -513,123 +470,97 @@ def _faults(texts: Sequence[str]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-# --- Near copies: MinHash ---
+# --- Runs of characters and words that two texts share ---
 
 
 _SHINGLE = 12  # characters
 _LOOKED_AT = 2_000  # characters of a text, without white space
-_BINS, _ROWS = 30, 3  # minima of a text; those of a band, which must all be equal in a candidate
+_SKETCH = 32  # hashes of a text
 _SIMILAR = 0.7
 _SHORTEST = 60  # characters without white space: shorter texts are alike by chance
 
+_N = 13  # words in a row
+
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-
-
-@dataclass(frozen=True)
-class NearCopies:
-    """How many documents of a corpus are nearly, but not exactly, a copy of an earlier one.
-
-    Two texts are nearly copies if 70 % or more of their runs of 12 characters are the same: with
-    sentences in another order they still are. Case and white space do not count, and of a long
-    text only its beginning. Texts of less than 60 characters are never counted.
-
-    Attributes:
-        share: Of all documents.
-        example: The origins of an earlier document and of a copy; None: there is none.
-    """
-
-    share: float
-    example: tuple[str, str] | None = None
 
 
 class _NearCopies:
     """Collects different texts and finds near copies among them.
 
-    Candidates are texts with the same minima of hashes in three of 30 ranges (one-permutation
-    MinHash: Li et al., 2012, arXiv:1208.1259); their runs are then compared.
+    Two texts are nearly copies if 70 % or more of their runs of 12 characters are the same, also
+    with sentences in another order; case and white space do not count, and of a long text only its
+    beginning. Texts of less than 60 characters never count. Candidates share a quarter of their 32
+    smallest hashes (Broder, 1997, "On the resemblance and containment of documents").
     """
 
     def __init__(self) -> None:
-        self._texts, self._origins = list[str](), list[str]()
-        self._bands: list[NDArray[np.uint64]] = []
+        self._texts, self._origins, self._sketches = list[str](), list[str](), list[Hashes]()
 
     def add(self, text: str, origin: str) -> None:
         """Take a text."""
         plain = "".join(text[: 2 * _LOOKED_AT].casefold().split())[:_LOOKED_AT]
-        if len(plain) < _SHORTEST:
-            return
-        self._texts.append(plain)
-        self._origins.append(origin)
-        self._bands.append(_bands(_runs(plain)))
+        if len(plain) >= _SHORTEST:
+            self._origins.append(origin)
+            self._texts.append(plain)
+            self._sketches.append(_runs(plain)[:_SKETCH].copy())
 
     def result(self, documents: int) -> NearCopies:
-        """Compare each text with the first one of each of its bands.
+        """Compare each text with those that were the first with a quarter of its hashes.
 
         Args:
             documents: How many there are, exact copies and short ones included.
         """
-        if not self._texts:
+        if not self._sketches:
             return NearCopies(0.0)
-        copies = np.zeros(len(self._texts), dtype=bool)
-        example: tuple[int, int] | None = None
-        for band in np.stack(self._bands).T:
-            _, first, group = np.unique(band, return_index=True, return_inverse=True)
-            earlier = first[group]
-            for number in np.flatnonzero((earlier < np.arange(len(band))) & ~copies):
-                left, right = self._texts[earlier[number]], self._texts[number]
-                copies[number] = _jaccard(_runs(left), _runs(right)) >= _SIMILAR
-                if example is None and copies[number]:
-                    example = int(earlier[number]), int(number)
-        origins = None if example is None else tuple(self._origins[one] for one in example)
-        return NearCopies(float(copies.sum()) / documents, origins)  # type: ignore[arg-type]  # a pair
+        sizes = np.array([len(one) for one in self._sketches])
+        texts, count = np.repeat(np.arange(len(sizes)), sizes), len(sizes)
+        hashes = np.concatenate(self._sketches)
+        _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+        earlier = texts[first[group]]
+        pairs = (texts * count + earlier)[earlier < texts]
+        pairs, common = np.unique(pairs, return_counts=True)
+        originals = dict[int, int]()
+        for pair in pairs[common >= _SKETCH // 4].tolist():
+            copy, original = divmod(pair, count)
+            left, right = _runs(self._texts[copy]), _runs(self._texts[original])
+            shared = len(np.intersect1d(left, right, assume_unique=True))
+            if shared >= _SIMILAR * (len(left) + len(right) - shared):
+                originals.setdefault(copy, original)
+        if not originals:
+            return NearCopies(0.0)
+        copy, original = next(iter(originals.items()))
+        return NearCopies(
+            len(originals) / documents, (self._origins[original], self._origins[copy])
+        )
 
 
-_EDGES = (np.arange(_BINS, dtype=np.float64) * 2.0**64 / _BINS).astype(np.uint64)
-
-
-def _runs(plain: str) -> NDArray[np.uint64]:
+def _runs(plain: str) -> Hashes:
     """Hashes of the runs of characters of a text: ascending, each once."""
     return np.unique(_window_hashes(_code_points(plain), _SHINGLE))
 
 
-def _bands(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A hash of the smallest hashes of three ranges each; an empty range has the next one's."""
-    at = np.minimum(np.searchsorted(hashes, _EDGES), len(hashes) - 1)
-    bands = np.zeros(_BINS // _ROWS, dtype=np.uint64)
-    for minima in hashes[at].reshape(-1, _ROWS).T:
-        bands = bands * _ODD + minima
-    return mixed_bits(bands)
+class _Grams:
+    """The runs of 13 words of an evaluation file, of which those of the corpus are marked."""
 
+    def __init__(self, source: Source) -> None:
+        _refuse_binary(source)
+        hashes = [_window_hashes(_words(text), _N) for text in eval_texts(source)]
+        self.name, self.counts = source.name, np.array([len(one) for one in hashes], dtype=np.int64)
+        self.known = Known(np.concatenate([np.zeros(0, np.uint64), *hashes]))
 
-def _jaccard(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
-    common = len(np.intersect1d(left, right, assume_unique=True))
-    return common / (len(left) + len(right) - common)
+    def result(self) -> Overlap:
+        """The rows that share a run."""
+        rows = np.repeat(np.arange(len(self.counts)), self.counts)
+        shared = len(np.unique(rows[self.known.marked()]))
+        long = int((self.counts > 0).sum())
+        return Overlap(self.name, long, len(self.counts) - long, shared)
 
-
-def _code_points(text: str) -> NDArray[np.uint64]:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(
-        np.uint64
-    )
-
-
-def _window_hashes(values: NDArray[np.uint64], length: int) -> NDArray[np.uint64]:
-    """A hash of each run of ``length`` values."""
-    total = np.zeros(max(0, len(values) - length + 1), dtype=np.uint64)
-    for offset in range(length):
-        total = total * _ODD + values[offset : offset + len(total)]
-    return mixed_bits(total)
-
-
-# --- Overlap with evaluation files: 13-grams ---
-
-
-_N = 13
 
 _WORD = re.compile(r"[^\W_]+")
 _NO_SPACES = re.compile(f"[{SYLLABLES}{KANA}\u3400-\u9fff]")
 
 
-def _units(text: str) -> NDArray[np.uint64]:
+def _words(text: str) -> Hashes:
     """Hashes of the words of a text; of its characters where there are no spaces."""
     if len(_NO_SPACES.findall(text[:1000])) > 0.3 * len(text[:1000]):
         return _code_points("".join(text.split()))
@@ -637,65 +568,32 @@ def _units(text: str) -> NDArray[np.uint64]:
     return np.array([hash(word) & 0xFFFFFFFFFFFFFFFF for word in words], dtype=np.uint64)
 
 
-class _Grams:
-    """The 13-grams of an evaluation file, and those that the corpus has, too.
+def _code_points(text: str) -> Hashes:
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return points.astype(np.uint64)
 
-    Args:
-        texts: Its rows.
-    """
 
-    def __init__(self, name: str, texts: Iterable[str]) -> None:
-        self._name = name
-        hashes = [_window_hashes(_units(text), _N) for text in texts]
-        counts = np.array([len(one) for one in hashes], dtype=np.int64)
-        self._rows, self._short = int((counts > 0).sum()), int((counts == 0).sum())
-        grams = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.uint64)
-        owners = np.repeat(np.arange(len(counts)), counts)
-        order = np.argsort(grams, kind="stable")
-        self._grams, self._owners = grams[order], owners[order]
-        self._seen = np.zeros(len(grams), dtype=bool)
-
-    @classmethod
-    def of(cls, source: Source) -> _Grams:
-        """The 13-grams of the rows of a file."""
-        _refuse_binary(source)
-        return cls(source.name, eval_texts(source))
-
-    def compare(self, text: str) -> None:
-        """Mark the grams that a document has."""
-        if not len(self._grams):
-            return
-        hashes = np.unique(_window_hashes(_units(text), _N))
-        starts = np.searchsorted(self._grams, hashes)
-        hits = hashes[self._grams[np.minimum(starts, len(self._grams) - 1)] == hashes]
-        if len(hits):
-            first = np.searchsorted(self._grams, hits, side="left")
-            last = np.searchsorted(self._grams, hits, side="right")
-            for start, end in zip(first, last, strict=True):
-                self._seen[start:end] = True
-
-    def result(self) -> Overlap:
-        """The rows that share a gram."""
-        shared = len(np.unique(self._owners[self._seen]))
-        return Overlap(self._name, self._rows, self._short, shared)
+def _window_hashes(values: Hashes, length: int) -> Hashes:
+    """A hash of each run of ``length`` values."""
+    total = np.zeros(max(0, len(values) - length + 1), dtype=np.uint64)
+    for offset in range(length):
+        total = total * _ODD + values[offset : offset + len(total)]
+    return mixed_bits(total)
 
 
 def eval_texts(source: Source) -> Iterator[str]:
     """The text of each row of an evaluation file, or of each line of a text file."""
     if source.kind == "text":
-        yield from (
-            line.text for line in read_lines(source.path, 0, source.longest) if line.text.strip()
-        )
+        lines = read_lines(source.path, 0, source.longest)
+        yield from (line.text for line in lines if line.text.strip())
         return
     for values, _ in rows(source):
-        yield " ".join(_strings(values.values()))
+        yield " ".join(_strings(values))
 
 
-def _strings(values: Iterable[Any]) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _strings(value)
-        elif isinstance(value, dict):
-            yield from _strings(value.values())
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _strings(one)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from plmctl.families.base import (
+    Advice,
     Family,
     LearnedPositionsConfig,
     Project,
@@ -55,6 +56,7 @@ class DecoderFamily(Family):
     POSITIONS = "n_positions"
     LORA_TARGETS = ("c_attn",)
     POOLS = False  # a text's last token alone has seen all of it
+    ADVICE = Advice(lr=5e-3, beta2=0.95)
 
     @staticmethod
     def forward(

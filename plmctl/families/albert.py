@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plmctl.families.base import (
+    Advice,
     EncoderFamily,
     HeadKind,
     Project,
@@ -109,6 +110,7 @@ class Albert(EncoderFamily, config=Config):
     HEADS = ("mlm", "sop")
     LORA_TARGETS = ("query", "value")
     MODEL_TYPE = "albert"
+    ADVICE = Advice(objective={"rate": 0.4})
     DROPOUT = (*EncoderFamily.DROPOUT, "classifier_dropout_prob")
     SIZE_FIELDS = ("num_hidden_layers", "hidden_size", "num_attention_heads")
     # xlarge has the 16 heads of the released model; the paper's rule, width / 64, would give 32.

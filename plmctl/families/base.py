@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -37,6 +37,25 @@ NO_LIMIT = 2**31 - 1
 
 _OF_ANY_NETWORK = {"tie_word_embeddings", "decoder_start_token_id"}
 """Fields that transformers' configs take although their classes do not declare them."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What ``plmctl init`` proposes for a family, chosen on small models (``configs/fast``).
+
+    Attributes:
+        objective: Options of the paper's objective.
+        network: Options of the network.
+        lr: Muon's learning rate.
+        beta2: The second of its betas.
+        window: Tokens of a row if a state continues from one row to the next; 0: the text decides.
+    """
+
+    objective: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
+    lr: float = 3e-3
+    beta2: float = 0.98
+    window: int = 0
 
 
 class Family(ABC):
@@ -82,6 +101,7 @@ class Family(ABC):
         LORA_TARGETS: Linear layers with the attention's queries and values; empty: not known.
         HEAD_CLASSES: For what a head is for, transformers' class of a network with it.
         POOLS: Whether a head can read any of its vectors, or all of them (`pooling`).
+        ADVICE: What ``plmctl init`` proposes for it.
     """
 
     name: ClassVar[str]
@@ -118,6 +138,7 @@ class Family(ABC):
         "question_answering": "AutoModelForQuestionAnswering",
     }
     POOLS: ClassVar[bool] = True
+    ADVICE: ClassVar[Advice] = Advice()
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:
         """Set ``name`` and ``Config``; base classes of several families have no config."""

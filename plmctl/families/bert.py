@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.families._bert import BertTemplate
-from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
+from plmctl.families.base import (
+    Advice,
+    EncoderConfig,
+    EncoderFamily,
+    Project,
+    project_to_logits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,6 +35,7 @@ class Bert(EncoderFamily, config=Config):
     HEADS = ("mlm", "nsp")
     LORA_TARGETS = ("query", "value")
     MODEL_TYPE = "bert"
+    ADVICE = Advice(objective={"rate": 0.4})
     SIZES = {  # layers, hidden size
         "tiny": (2, 128),
         "mini": (4, 256),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from plmctl.config.base import ModelConfig
-from plmctl.families.base import NO_LIMIT, Family, Project
+from plmctl.families.base import NO_LIMIT, Advice, Family, Project
 from plmctl.tokenization.templates import Rules, TokenizerTemplate
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Elmo(Family, config=Config):
     POOLS = False
     ANSWERS = ("frozen",)
     MODEL_TYPE = "elmo"
+    ADVICE = Advice(window=20)
     DROPOUT = ("dropout",)
     SIZE_FIELDS = ("cell_size", "projection_size", "num_highway_layers")
     SIZES = {  # 5.5b is the original network, trained on more text

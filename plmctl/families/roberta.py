@@ -12,6 +12,7 @@ from pydantic import Field
 
 from plmctl.errors import ConfigError
 from plmctl.families.base import (
+    Advice,
     EncoderConfig,
     EncoderFamily,
     Project,
@@ -61,6 +62,7 @@ class Roberta(EncoderFamily, config=Config):
     HEADS = ("mlm",)
     LORA_TARGETS = ("query", "value")
     MODEL_TYPE = "roberta"
+    ADVICE = Advice(objective={"packing": "full_sentences", "rate": 0.4})
     SIZES = {  # layers, hidden size
         "tiny": (2, 128),
         "mini": (4, 256),

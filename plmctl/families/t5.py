@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from plmctl import hub
 from plmctl.families.base import (
+    Advice,
     Family,
     Project,
     TokenEmbeddingsConfig,
@@ -112,6 +113,8 @@ class T5(Family, config=Config):
     HEAD_CLASSES = {}  # it writes text
     POOLS = False
     MODEL_TYPE = "t5"
+    TITLE = "T5"
+    ADVICE = Advice(objective={"z_loss": 0}, network={"version": "v1.1"})
     ENCODER_DECODER = True
     ANSWERS = ("text",)
     FP16 = False  # feed-forward layers overflow

@@ -43,6 +43,7 @@ class Objective(ABC, Generic[C]):
         LOSS_TERMS: Names of the terms of the loss; the network needs a head for each.
         TOKENS: Fields of ``Vocab`` that it requires.
         ENCODER_DECODER: Whether it requires a network with an encoder and a decoder.
+        PAIRS: Whether it learns from pairs of segments of a document.
         SAMPLES: What the samples of a run show, which ``sample`` makes; None: a run has none.
         config: What the user has set.
     """
@@ -51,6 +52,7 @@ class Objective(ABC, Generic[C]):
     LOSS_TERMS: ClassVar[tuple[str, ...]]
     TOKENS: ClassVar[tuple[str, ...]] = ()
     ENCODER_DECODER: ClassVar[bool] = False
+    PAIRS: ClassVar[bool] = False
     SAMPLES: ClassVar[SampleKind | None] = None
 
     def __init_subclass__(cls, config: type[ObjectiveConfig] | None = None) -> None:

@@ -41,6 +41,7 @@ class NextSentencePrediction(MaskedObjective[Config], config=Config):
     """Pairs of segments, labelled by whether the second one follows the first."""
 
     LOSS_TERMS = ("mlm", "nsp")
+    PAIRS = True
 
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> MaskedPairs:
         """The pairs of a store; ``seq_len`` counts [CLS] and both [SEP].

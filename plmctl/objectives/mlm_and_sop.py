@@ -50,6 +50,7 @@ class SentenceOrderPrediction(MaskedObjective[Config], config=Config):
     """Pairs of consecutive segments, labelled by whether they are swapped."""
 
     LOSS_TERMS = ("mlm", "sop")
+    PAIRS = True
 
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> MaskedPairs:
         """The pairs of a store; ``seq_len`` counts [CLS] and both [SEP].

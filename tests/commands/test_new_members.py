@@ -23,6 +23,7 @@ def blocks_of(page: str, package: Path, member: str) -> dict[str, str]:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = dict(reversed(re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)))  # the first of each
     shutil.copytree(ROOT / "plmctl", package / "plmctl")
+    shutil.copytree(ROOT / "configs", package / "configs")
     (package / "plmctl" / member).write_text(blocks["python"], encoding="utf-8")
     return blocks
 
@@ -71,6 +72,16 @@ def test_a_family(world: Path, tmp_path: Path) -> None:
     config = AutoModelForMaskedLM.from_pretrained(world / "run-electra/model").config
     assert (config.model_type, config.hidden_size, config.embedding_size) == ("electra", 64, 32)
     assert (config.num_attention_heads, config.intermediate_size) == (1, 256)
+
+
+def test_a_family_is_proposed(world: Path, tmp_path: Path) -> None:
+    blocks_of("new-family.md", tmp_path, "families/electra_generator.py")
+    line = "plmctl init text.txt --family electra_generator --no-smoke --json --out new"
+    result = json.loads(run(f"{line} --budget '100k tokens'", world, tmp_path))
+    assert result["settings"]["tokenizer"]["value"] == "wordpiece (bert)"
+    assert result["settings"]["objective"]["because"] == "as in ElectraGenerator"
+    planned = run("plmctl plan new/pretrain.yaml --vocab-size 300 --json", world, tmp_path)
+    assert json.loads(planned)["parameters"] > 0
 
 
 def test_a_task(pretrained: dict[str, Path], tmp_path: Path) -> None:
