@@ -22,12 +22,12 @@ from rich.console import Console
 
 from plmctl.arrays import spread
 from plmctl.commands.prepare import prepare
-from plmctl.commands.pretrain import examples_of
 from plmctl.config.load import configs_folder
 from plmctl.models.batch import IGNORE
 from plmctl.reporting.tables import rows_table
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.preflight import Prepared, preflight
+from plmctl.run.pretraining import examples_of
 
 FOLDER = configs_folder() / "pretrain/proof"
 TOKENIZERS = configs_folder() / "tokenizer/proof"

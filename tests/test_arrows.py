@@ -38,7 +38,7 @@ ALLOWED = {
     "suites": set(),
     "run": {
         "config", "corpus", "examples", "tokenization", "models", "families", "objectives",
-        "optimizers", "measures", "tasks", "training", "reporting",
+        "optimizers", "measures", "tasks", "training", "evaluation", "reporting",
     },
     "commands": {
         "config", "corpus", "examples", "tokenization", "models", "families", "objectives",

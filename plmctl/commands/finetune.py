@@ -32,7 +32,6 @@ from plmctl.files import is_model
 from plmctl.hashing import digest_of_present, model_hashes
 from plmctl.run import launch
 from plmctl.run.agreement import agree_on_start, agree_on_text, check_ready
-from plmctl.run.budget import save_at_steps
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say, show_result
 from plmctl.run.folder import (
@@ -48,6 +47,7 @@ from plmctl.run.folder import (
 from plmctl.run.machine import compute_of, failure_handling, retention
 from plmctl.run.network import network_facts
 from plmctl.run.preflight import PreparedFinetuning, finetune_preflight, run_progress
+from plmctl.run.sample_costs import save_at_steps
 from plmctl.tasks._elmo import reads_characters
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
 from plmctl.tokenization.unknown import UnknownCounter, sampled
@@ -475,7 +475,7 @@ def _train(
         checkpoints = Checkpoints(
             folder / "checkpoints", retention(config.checkpoint, plan.save_at)
         )
-        plan = fitted(engine, plan, journal, folder)
+        plan = fitted(engine, plan, folder)
         check_ready(peers, engine, plan, folder)
         watch = watch_of(config, folder / "best")
         judged = config if watch is not None else None  # if the best weights are kept

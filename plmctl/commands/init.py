@@ -34,7 +34,6 @@ from plmctl.families.base import get_family
 from plmctl.files import new_folder, write_atomically, writing
 from plmctl.formatting import format_value
 from plmctl.reporting.tables import metrics_table, text_table
-from plmctl.run.budget import decided
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.preflight import check_network, stand_in
@@ -698,7 +697,7 @@ def _write(
         from plmctl.commands.plan import costs, in_words
 
         network = check_network(config, vocab)
-        planned = in_words(costs(decided(config, [proposal.steps]), vocab, network, None))
+        planned = in_words(costs(config.with_steps([proposal.steps]), vocab, network, None))
         planned["steps"] = f"{proposal.steps:,}, about"
     for key in ("passes over the text", "time", "tokens"):
         planned.pop(key, None)

@@ -27,7 +27,7 @@ from plmctl.formatting import format_duration, format_value
 from plmctl.metrics.scaling_law import BESIROGLU, effective_tokens
 from plmctl.objectives.base import get_objective
 from plmctl.reporting.tables import metrics_table, rows_table
-from plmctl.run.budget import Decision, SampleCosts, decide, decided, log_steps, shares
+from plmctl.run.budget import Decision, decide, shares
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.costs import Sizes, network_sizes, phase_flops, state_memory
 from plmctl.run.display import say, show_result
@@ -35,6 +35,7 @@ from plmctl.run.launch import world_size
 from plmctl.run.machine import compute_of, resolve_compute
 from plmctl.run.network import make_network
 from plmctl.run.preflight import Prepared, check_network, preflight, stand_in
+from plmctl.run.sample_costs import SampleCosts, log_steps
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import Vocab
 from plmctl.training.schedule import course
@@ -80,7 +81,7 @@ def run(
         return
     decision = _decision(config, vocab, network, prepared, measure=measure)
     if decision is not None:
-        config = decided(config, decision.steps)
+        config = config.with_steps(decision.steps)
     result = costs(config, vocab, network, prepared)
     if decision is not None:
         say(decision.message)
@@ -208,7 +209,7 @@ def _decision(
         return decide(train, config.schedule, counts)
     if measure and prepared is not None:
         # Any number of steps will do: those that are timed do not depend on it.
-        trial = decided(config, [1] * len(lengths))
+        trial = config.with_steps([1] * len(lengths))
         seconds, source = measured(replace(prepared, config=trial))["step_seconds"], "measured"
     else:
         seconds = _estimated(config, vocab, network, per_token)
@@ -228,7 +229,7 @@ def _counted(prepared: Prepared, costs_known: SampleCosts) -> SampleCosts:
     for data in data_of_stores(config):
         if find_stores(data, prepared.encoder, root=root_of(config, data)) is None:
             return costs_known
-    from plmctl.commands.pretrain import sample_costs, training_examples
+    from plmctl.run.pretraining import sample_costs, training_examples
 
     text = prepare(config, prepared.encoder)
     return sample_costs(prepared, text, training_examples(prepared, text))
@@ -415,7 +416,7 @@ def compare_sizes(
             reasons[size] = error.message
             continue
         assert decision is not None
-        result = costs(decided(sized, decision.steps), vocab, network, None)
+        result = costs(sized.with_steps(decision.steps), vocab, network, None)
         effective = effective_tokens(decision.tokens, corpus or math.inf)
         weights = np.array(result["parameters"])
         rows.append(
@@ -540,7 +541,7 @@ def _of_size(config: PretrainConfig, size: str) -> ModelConfig:
 
 def measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
-    from plmctl.commands.pretrain import make_plan, shapes_vary, training_examples
+    from plmctl.run.pretraining import make_plan, shapes_vary, training_examples
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import take_step

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from plmctl.arrays import Floats
-from plmctl.commands.prepare import PreparedText, prepare
+from plmctl.commands.prepare import prepare
 from plmctl.commands.scaling_ladder import (
     LadderBudget,
     LadderPlan,
@@ -36,6 +36,7 @@ from plmctl.commands.scaling_ladder import (
 )
 from plmctl.config.base import Model, Text
 from plmctl.config.load import difference, dump, parse
+from plmctl.corpus.prepared import PreparedText
 from plmctl.errors import ConfigError, DataError, PlmError, Preempted, listed
 from plmctl.files import new_folder, read_json, write_atomically, writing
 from plmctl.metrics.scaling_law import (

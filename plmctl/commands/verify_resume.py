@@ -30,7 +30,7 @@ from plmctl.errors import ConfigError, PlmError, machine_error
 from plmctl.files import reserved, writing
 from plmctl.formatting import printable
 from plmctl.reporting.tables import rows_table
-from plmctl.run.budget import copy_decision
+from plmctl.run.budget import copy_decision, with_steps
 from plmctl.run.configs import PretrainConfig, RunConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.run.launch import descendants
@@ -193,16 +193,17 @@ def _write_digests(config: RunConfig, options: Options, path: Path) -> None:
 
 def plan_of(config: RunConfig, accelerator: Any) -> Plan:
     """The training plan of a pretrain or finetune config; prepares the text or reads the rows."""
-    from plmctl.commands import finetune, pretrain
+    from plmctl.commands import finetune
     from plmctl.commands.prepare import prepare
     from plmctl.run.preflight import finetune_preflight, preflight
+    from plmctl.run.pretraining import make_plan, sample_costs, training_examples
 
     if isinstance(config, PretrainConfig):
         prepared = preflight(config)
         text = prepare(config, prepared.encoder)
-        examples = pretrain.training_examples(prepared, text)
-        decided = pretrain.with_steps(prepared, text, examples)
-        return pretrain.make_plan(decided, examples, accelerator)
+        examples = training_examples(prepared, text)
+        decided = with_steps(config, partial(sample_costs, prepared, text, examples))
+        return make_plan(decided, examples, accelerator)
     labelled = finetune.read_examples(finetune_preflight(config))
     return finetune.make_plan(config, labelled.train, accelerator)
 

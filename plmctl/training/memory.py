@@ -17,8 +17,11 @@ import torch
 
 from plmctl.errors import PlmError
 from plmctl.examples.keys import fold
+from plmctl.files import write_atomically, writing
+from plmctl.run.display import say
 from plmctl.training.data import StepBatches
 from plmctl.training.distributed import is_sharded, reduce
+from plmctl.training.journal import append_event
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from plmctl.models.network import Network
     from plmctl.training.data import Phase
     from plmctl.training.engine import Engine
-    from plmctl.training.journal import Journal, Progress
+    from plmctl.training.journal import Progress
     from plmctl.training.loop import Plan
 
 
@@ -189,7 +192,7 @@ def too_large(engine: Engine, plan: Plan) -> int | None:
     return None if trial(engine, batch, phase) else phase.slicing.micro_batch_size
 
 
-def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:
+def fitted(engine: Engine, plan: Plan, folder: Path) -> Plan:
     """The plan with the largest micro-batches that fit, if their size is automatic.
 
     They are searched for once per run, on a GPU, and saved in ``micro_batches.json`` for when the
@@ -199,7 +202,7 @@ def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:
     Args:
         engine: Network and optimizer at the start of training.
         plan: With a first guess of its micro-batches.
-        journal: Records the sizes.
+        folder: The run folder.
     """
     if not plan.auto_micro_batch or engine.accelerator.device.type != "cuda":
         return plan
@@ -211,10 +214,12 @@ def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:
     sizes = _known(engine, folder / FOUND, where, len(plan.phases))
     if sizes is None:
         sizes = search(engine, plan)
-        journal.keep(FOUND, {**where, "micro_batch_sizes": list(sizes)})
         text = ", ".join(map(str, sizes))
-        journal.event("micro_batches", sizes=text)
-        journal.warn(f"micro-batches of {text} (the most that fit in memory)")
+        if engine.accelerator.is_main_process:
+            with writing(folder / FOUND) as path:
+                write_atomically(path, json.dumps({**where, "micro_batch_sizes": list(sizes)}))
+            append_event(folder, "micro_batches", sizes=text)
+        say(f"micro-batches of {text} (the most that fit in memory)")
     return cut(plan, sizes)
 
 

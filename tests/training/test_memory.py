@@ -291,8 +291,7 @@ def test_the_plan_of_a_cpu_stays_as_it_is(store: TokenStore, tmp_path: Path) -> 
     from plmctl.training.memory import cut, fitted
 
     plan = replace(tiny_plan("clm", store, steps=(2, 2)), auto_micro_batch=True)
-    with Journal(tmp_path, title="t", total_steps=4, trackers=(), quiet=False) as journal:
-        assert fitted(cpu_engine(tiny_network("clm")), plan, journal, tmp_path) is plan
+    assert fitted(cpu_engine(tiny_network("clm")), plan, tmp_path) is plan
     sizes = [phase.slicing for phase in cut(plan, (5, 3)).phases]
     assert sizes == [Slicing(16, 5), Slicing(16, 3)]
     assert int(fold(plan.seed, 0)) != int(fold(plan.seed, 1))
