@@ -51,15 +51,8 @@ from plmctl.run.sample_costs import save_at_steps
 from plmctl.tasks._elmo import reads_characters
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
 from plmctl.tokenization.unknown import UnknownCounter, sampled
-from plmctl.training.peers import (
-    BUILDING,
-    CONNECTING,
-    FINISHING,
-    PREPARING,
-    SCORING,
-    VALIDATING,
-    Peers,
-)
+from plmctl.training.judge import BUILDING, CONNECTING, FINISHING, PREPARING, SCORING, VALIDATING
+from plmctl.training.peers import Peers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -166,7 +159,7 @@ def _finetune(
     if place.machines > 1:
         options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
         raise SystemExit(start_on_machine("finetune", config, place, options))
-    peers.mark(PREPARING)
+    peers.doing(PREPARING)
     examples = read_examples(prepared)
     base = {name: value for name, value in made_from(config).items() if name not in _FILES}
     examples = replace(examples, hashes={**examples.hashes, **base})
@@ -442,10 +435,10 @@ def _train(
     from plmctl.training.memory import fitted
 
     config, folder = prepared.config, Path(prepared.config.run)
-    peers.mark(CONNECTING)
+    peers.doing(CONNECTING)
     accelerator = make_accelerator(compute_of(config, prepared.network.model_type, peers), peers)
     accelerator.wait_for_everyone()  # until the main process has made the run folder
-    peers.mark(BUILDING)
+    peers.doing(BUILDING)
     plan = replace(make_plan(config, examples.train, accelerator), until=until)
     plan = replace(plan, save_at=save_at_steps(config.checkpoint.at, plan.steps))
     engine = make_trained_network(prepared, examples.labels, accelerator, peers)
@@ -481,7 +474,7 @@ def _train(
         judged = config if watch is not None else None  # if the best weights are kept
         validate = partial(validation_scores, engine, examples.first_valid, plan, judged)
         progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
-        peers.mark(FINISHING)
+        peers.doing(FINISHING)
         journal.event("finished", step=progress.step)
     facts = {**examples.counts(), "init": config.init, "steps": progress.step}
     if not accelerator.is_main_process:
@@ -613,7 +606,7 @@ def validation_scores(
 
     slicing = plan.phases[0].slicing
     batches = scoring_batches(examples, slicing, lengths=examples.lengths())
-    batches = engine.peers.marked(VALIDATING, batches)
+    batches = engine.peers.doing_each(VALIDATING, batches)
     bare = engine.bare
     with whole(bare):
         scores = score(engine.accelerator, bare, examples, batches, stop)
@@ -635,7 +628,7 @@ def _task_metrics(engine: Engine, examples: TaskExamples[ScoredConfig]) -> dict[
 
     accelerator = engine.accelerator
     shared: list[Any] = [None]
-    engine.peers.mark(SCORING if accelerator.is_main_process else VALIDATING)
+    engine.peers.doing(SCORING if accelerator.is_main_process else VALIDATING)
     if accelerator.is_main_process:
         bare = engine.bare
         shared = [examples.compute_metrics(answers(bare, examples, accelerator.device))]

@@ -302,7 +302,7 @@ class Builder:
         """
         finished: float | None = None
         while (stores := find()) is None:
-            if finished is None and self.peers.look(BUILT, self.rank) is not None:
+            if finished is None and self.peers.facts_of(BUILT, self.rank) is not None:
                 finished = time.monotonic()
             if finished is not None and time.monotonic() - finished > _APPEARS:
                 if self.peers.is_first_here:  # its copy of the text is another one

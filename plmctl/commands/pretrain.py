@@ -54,8 +54,9 @@ from plmctl.training.checkpoint import Checkpoints, load_last_weights
 from plmctl.training.distributed import is_sharded
 from plmctl.training.engine import emulation_note, make_accelerator, precision_of
 from plmctl.training.journal import Journal
+from plmctl.training.judge import BUILDING, CONNECTING, FINISHING, PREPARING, VALIDATING
 from plmctl.training.memory import fitted
-from plmctl.training.peers import BUILDING, CONNECTING, FINISHING, PREPARING, VALIDATING, Peers
+from plmctl.training.peers import Peers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -146,7 +147,7 @@ def _pretrain(
     if place.machines > 1:  # its processes prepare the text: all machines meet first
         options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
         raise SystemExit(start_on_machine("pretrain", config, place, options))
-    peers.mark(PREPARING)
+    peers.doing(PREPARING)
     text = prepare(config, prepared.encoder, peers=peers)
     text = replace(text, hashes={**text.hashes, **made_from(config)})
     agree_on_text(peers, text.hashes)
@@ -159,12 +160,12 @@ def _pretrain(
         "pretrain", config, text.hashes, fresh=fresh, until=until, accept_gap=accept_gap
     )
     with folder_at_work as work, peers.working(partial(record_end, folder)):
-        peers.mark(CONNECTING)
+        peers.doing(CONNECTING)
         accelerator = make_accelerator(
             compute_of(config, prepared.network.model_type, peers), peers
         )
         accelerator.wait_for_everyone()  # until the main process has made the run folder
-        peers.mark(BUILDING)
+        peers.doing(BUILDING)
         counted = _frequency_losses(run) if accelerator.is_main_process else {}
         run = resolved(run, decision, accelerator, began)
         engine = run.engine(accelerator)
@@ -242,13 +243,13 @@ def _train(
     progress = loop.train(
         engine, plan, checkpoints, journal, validation, sample=run.sampler(engine)
     )
-    run.peers.mark(VALIDATING)
+    run.peers.doing(VALIDATING)
     seen = plan.words_at(progress.step)
     metrics: dict[str, Any] = {"steps": progress.step, "tokens": progress.tokens, **seen}
     metrics |= validation.at(progress.step)
     if engine.average is not None and run.valid:
         metrics["valid/loss_of_last_weights"] = validation(progress.step)["valid/loss"]
-    run.peers.mark(FINISHING)
+    run.peers.doing(FINISHING)
     journal.event("finished", step=progress.step)
     if not engine.accelerator.is_main_process:
         return metrics, None

@@ -31,8 +31,9 @@ from plmctl.training.average import averaging
 from plmctl.training.data import Phase, Slicing, auto_micro_batch, mixture, scoring_batches
 from plmctl.training.distributed import forgets_forwards, is_sharded, whole
 from plmctl.training.engine import compiles, make_engine
+from plmctl.training.judge import VALIDATING
 from plmctl.training.loop import Plan
-from plmctl.training.peers import VALIDATING, Peers
+from plmctl.training.peers import Peers
 from plmctl.training.schedule import course, factor
 
 if TYPE_CHECKING:
@@ -335,7 +336,7 @@ class Validation:
         engine, examples = self._engine, self._examples[phase]
         batches = scoring_batches(examples, self._plan.phases[phase].slicing, self._most)
         with whole(engine.bare):
-            marked = engine.peers.marked(VALIDATING, batches)
+            marked = engine.peers.doing_each(VALIDATING, batches)
             return score(engine.accelerator, engine.bare, examples, marked, stop)
 
     def at(self, step: int) -> dict[str, float]:

@@ -45,8 +45,8 @@ from plmctl.training.data import Phase, StepLoader, Stretch
 from plmctl.training.distributed import is_sharded, reduce, summed_facts
 from plmctl.training.engine import Engine, has_other_bits
 from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
+from plmctl.training.judge import COMPILING, COMPUTING, LOADING, SAVING, VALIDATING
 from plmctl.training.memory import is_out_of_memory, most_examples, release_memory, smaller
-from plmctl.training.peers import COMPILING, COMPUTING, LOADING, SAVING, VALIDATING
 
 # --- The settings, and the rule that accepts or rejects a step ---
 #
@@ -295,9 +295,9 @@ def train(
         peers, started = engine.peers, set[int]()  # phases
         while progress.step < plan.last_step and not run.is_over(progress):
             # The examples are a pure function of (seed, step).
-            peers.mark(LOADING, progress.step + 1)
+            peers.doing(LOADING, progress.step + 1)
             phase_number, phase, micro_batches = loader.next_step(progress)
-            peers.mark(COMPUTING if phase_number in started else COMPILING, progress.step + 1)
+            peers.doing(COMPUTING if phase_number in started else COMPILING, progress.step + 1)
             started.add(phase_number)
             learning_rate = plan.learning_rate(progress.step)
             for group in engine.optimizer.param_groups:
@@ -549,7 +549,7 @@ def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
         Preempted: A process was asked to stop meanwhile; a checkpoint was saved.
     """
     try:
-        run.engine.peers.mark(VALIDATING, progress.step)
+        run.engine.peers.doing(VALIDATING, progress.step)
         with run.engine.averaged(progress.step):
             scores = run.validate(progress.step, stop=stop)
             samples = {} if run.sample is None else run.sample()
@@ -599,7 +599,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
 
 def _save(run: Run, progress: Progress) -> None:
     """Save from the main process, with the recurrent state and the weights of all processes."""
-    run.engine.peers.mark(SAVING, progress.step)
+    run.engine.peers.doing(SAVING, progress.step)
     trained = run.engine.trained()
     trained.recurrent_state.share(lambda rows: reduce(run.engine.accelerator, rows))
     if run.engine.accelerator.is_main_process or is_sharded(trained.network):
@@ -609,7 +609,7 @@ def _save(run: Run, progress: Progress) -> None:
 
 def _wait_for_save(run: Run) -> None:
     """Wait in all processes until the last checkpoint is on the disk."""
-    run.engine.peers.mark(SAVING)
+    run.engine.peers.doing(SAVING)
     run.saver.wait()
     run.engine.accelerator.wait_for_everyone()
 
