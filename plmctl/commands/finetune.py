@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from plmctl.run.stop import StopRequest
     from plmctl.training.checkpoint import Watch
     from plmctl.training.engine import Engine
-    from plmctl.training.loop import Plan
+    from plmctl.training.plan import Plan
 
 
 def run(
@@ -289,8 +289,8 @@ def file_names(valid: Iterable[str]) -> list[str]:
 
 def make_plan(config: FinetuneConfig, examples: Examples, accelerator: Accelerator) -> Plan:
     """The steps of a config, divided among these processes."""
-    from plmctl.training.data import Phase, Slicing, auto_micro_batch
-    from plmctl.training.loop import Plan
+    from plmctl.training.data import auto_micro_batch
+    from plmctl.training.plan import Phase, Plan, Slicing
     from plmctl.training.schedule import rate
 
     batch = config.train.batch_size
@@ -427,9 +427,9 @@ def _train(
 
     Processes other than the main one get no network.
     """
+    from plmctl.models.sharding import is_sharded
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints, load_last_weights, take_best
-    from plmctl.training.distributed import is_sharded
     from plmctl.training.engine import emulation_note, make_accelerator, precision_of
     from plmctl.training.journal import Journal
     from plmctl.training.memory import fitted
@@ -565,7 +565,8 @@ def check_metric(engine: Engine, config: FinetuneConfig, few: TaskExamples[Score
     import numpy as np
     import torch
 
-    from plmctl.training.distributed import is_sharded, whole
+    from plmctl.models.sharding import is_sharded
+    from plmctl.training.distributed import whole
 
     if config.train.metric is not None:
         sharded = is_sharded(engine.bare)

@@ -23,6 +23,7 @@ from plmctl.errors import DataError, PlmError
 from plmctl.evaluation.samples import opened_for_samples
 from plmctl.files import is_model, read_json
 from plmctl.hashing import known_sha256, model_hashes
+from plmctl.models.sharding import is_sharded
 from plmctl.reporting.card import model_card
 from plmctl.reporting.report import write_report
 from plmctl.reporting.tables import metrics_table
@@ -51,7 +52,6 @@ from plmctl.run.pretraining import Pretraining, Validation, samples_of, shows_sa
 from plmctl.tokenization.encode import Encoder
 from plmctl.training import loop
 from plmctl.training.checkpoint import Checkpoints, load_last_weights
-from plmctl.training.distributed import is_sharded
 from plmctl.training.engine import emulation_note, make_accelerator, precision_of
 from plmctl.training.journal import Journal
 from plmctl.training.judge import BUILDING, CONNECTING, FINISHING, PREPARING, VALIDATING
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from plmctl.training.engine import Engine
-    from plmctl.training.loop import Plan
+    from plmctl.training.plan import Plan
 
 
 def run(

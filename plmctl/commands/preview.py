@@ -26,7 +26,8 @@ from plmctl.run.frequencies import frequency_losses
 from plmctl.run.preflight import preflight
 from plmctl.run.pretraining import sample_costs, training_examples
 from plmctl.tokenization.load import token_texts
-from plmctl.training.data import Slicing, StepBatches, Stretch, examples_of, step_digests
+from plmctl.training.data import StepBatches, examples_of, step_digests
+from plmctl.training.plan import Slicing, Stretch
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:

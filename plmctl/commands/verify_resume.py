@@ -36,7 +36,7 @@ from plmctl.run.display import say, show_result
 from plmctl.run.launch import descendants
 
 if TYPE_CHECKING:
-    from plmctl.training.loop import Plan
+    from plmctl.training.plan import Plan
 
 
 _ROUNDS = 12  # runs with kills, at most: a run may end, or a kill may miss its moment

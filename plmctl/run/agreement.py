@@ -20,8 +20,8 @@ from plmctl.run.preflight import Progress
 
 if TYPE_CHECKING:
     from plmctl.training.engine import Engine
-    from plmctl.training.loop import Plan
     from plmctl.training.peers import Peers
+    from plmctl.training.plan import Plan
 
 
 def agree_on_start(

@@ -315,9 +315,9 @@ def _measured(run: Pretraining, accelerator: Accelerator, began: float) -> Decis
     The same in all processes. The run then begins as if nothing had been measured. The plan has one
     step a phase: what is timed does not depend on their number.
     """
+    from plmctl.models.sharding import is_sharded
     from plmctl.run.pretraining import Validation, make_plan
     from plmctl.training.checkpoint import Checkpoints, snapshot
-    from plmctl.training.distributed import is_sharded
     from plmctl.training.memory import fitted
     from plmctl.training.timing import Timing, agreed, time_steps, timed
 

@@ -98,7 +98,7 @@ def retention(config: CheckpointConfig, at: frozenset[int] = frozenset()) -> Ret
 
 def failure_handling(config: RunConfig) -> dict[str, Any]:
     """Fields of a ``Plan``: when to save, and what to do if a step fails."""
-    from plmctl.training.loop import Guard
+    from plmctl.training.plan import Guard
 
     return {
         "save_every": config.checkpoint.every,

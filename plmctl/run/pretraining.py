@@ -19,6 +19,7 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.samples import held_out_samples
 from plmctl.evaluation.scoring import score
+from plmctl.models.sharding import is_sharded
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.costs import phase_flops
 from plmctl.run.display import say
@@ -28,12 +29,12 @@ from plmctl.run.preflight import Prepared, check_text
 from plmctl.run.sample_costs import SampleCosts, save_steps, words_per_sample, words_seen
 from plmctl.training import loop
 from plmctl.training.average import averaging
-from plmctl.training.data import Phase, Slicing, auto_micro_batch, mixture, scoring_batches
-from plmctl.training.distributed import forgets_forwards, is_sharded, whole
+from plmctl.training.data import auto_micro_batch, mixture, scoring_batches
+from plmctl.training.distributed import forgets_forwards, whole
 from plmctl.training.engine import compiles, make_engine
 from plmctl.training.judge import VALIDATING
-from plmctl.training.loop import Plan
 from plmctl.training.peers import Peers
+from plmctl.training.plan import Phase, Plan, Slicing
 from plmctl.training.schedule import course, factor
 
 if TYPE_CHECKING:

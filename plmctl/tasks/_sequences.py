@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import Ints, padded
+from plmctl.arrays import IGNORE, Ints, padded
 from plmctl.errors import DataError
-from plmctl.models.base import IGNORE
 from plmctl.tasks.base import C, TaskExamples, Use, as_batch
 from plmctl.tokenization.units import plain_copy
 

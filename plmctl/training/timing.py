@@ -16,7 +16,7 @@ from plmctl.training.loop import apply, compute_gradient
 
 if TYPE_CHECKING:
     from plmctl.training.engine import Engine
-    from plmctl.training.loop import Plan
+    from plmctl.training.plan import Plan
 
 _COMPILED = (
     3  # steps in which a compiled network may still compile; the first also allocates memory

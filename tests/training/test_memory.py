@@ -20,10 +20,11 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError
 from plmctl.examples.keys import fold
 from plmctl.training.checkpoint import Checkpoints
-from plmctl.training.data import Slicing
 from plmctl.training.journal import Journal
-from plmctl.training.loop import Plan, train
-from plmctl.training.memory import heaviest, is_out_of_memory, largest, search, trial
+from plmctl.training.loop import train
+from plmctl.training.memory import heaviest, largest, search, trial
+from plmctl.training.out_of_memory import is_out_of_memory
+from plmctl.training.plan import Plan, Slicing
 from tests.builders import ChangedExamples, cpu_engine
 from tests.training.conftest import (
     Train,
