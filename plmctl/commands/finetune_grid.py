@@ -35,6 +35,7 @@ from plmctl.run.folder import (
     read_results,
     write_results,
 )
+from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import finetune_preflight
 
 
@@ -280,7 +281,7 @@ def _in_parallel(
 def _attempt(config: FinetuneConfig, *, accept_gap: bool) -> PlmError | None:
     """Finish a run. Returns None, or the error; a stop by a signal stops the protocol."""
     try:
-        finetune(config, fresh=False, accept_gap=accept_gap)
+        finetune(config, StartOptions(accept_gap=accept_gap))
     except Preempted:
         raise
     except PlmError as error:

@@ -36,6 +36,7 @@ from plmctl.formatting import format_value
 from plmctl.reporting.tables import metrics_table, text_table
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result, work_progress
+from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import check_network, stand_in
 
 
@@ -1064,9 +1065,8 @@ def smoke_test(out: Path, proposal: Proposal, looked: Profile) -> None:
         "log.validate_every=100000", "log.validate_samples=200",
     ]  # fmt: skip
     pretrain.run(
-        load("pretrain", out / "pretrain.yaml", overrides),
-        fresh=True, as_json=False, until=None, accept_gap=False,
-    )  # fmt: skip
+        load("pretrain", out / "pretrain.yaml", overrides), StartOptions(fresh=True), as_json=False
+    )
     say("smoke test 3/3: an evaluation")
     name = _MEASURES[proposal.objective["name"]][0]
     measure: dict[str, Any] = {"name": name, "data": [f"{folder}/sample.txt"], "held_out": "10%"}

@@ -13,7 +13,6 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +27,13 @@ from plmctl.reporting.card import model_card
 from plmctl.reporting.report import write_report
 from plmctl.reporting.tables import metrics_table
 from plmctl.run import launch
-from plmctl.run.agreement import agree_on_start, agree_on_text, check_ready
+from plmctl.run.agreement import agree_on_start, check_ready, connected
 from plmctl.run.budget import Decision, difference, known_decision, resolved
 from plmctl.run.configs import PretrainConfig
-from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say, show_result
+from plmctl.run.display import say, show_result
 from plmctl.run.folder import (
     AtWork,
     read_results,
-    record_end,
-    run_folder,
     save_model,
     say_what_changed,
     start_on_machine,
@@ -44,17 +41,17 @@ from plmctl.run.folder import (
     write_results,
 )
 from plmctl.run.frequencies import frequency_losses
-from plmctl.run.launch import Place
-from plmctl.run.machine import compute_of, retention
+from plmctl.run.launch import StartOptions
+from plmctl.run.machine import retention, say_notes
 from plmctl.run.network import make_network, network_facts
 from plmctl.run.preflight import Prepared, check_machine, preflight, run_progress
 from plmctl.run.pretraining import Pretraining, Validation, samples_of, shows_samples
 from plmctl.tokenization.encode import Encoder
 from plmctl.training import loop
 from plmctl.training.checkpoint import Checkpoints, load_last_weights
-from plmctl.training.engine import emulation_note, make_accelerator, precision_of
+from plmctl.training.engine import precision_of
 from plmctl.training.journal import Journal
-from plmctl.training.judge import BUILDING, CONNECTING, FINISHING, PREPARING, VALIDATING
+from plmctl.training.judge import FINISHING, PREPARING
 from plmctl.training.memory import fitted
 from plmctl.training.peers import Peers
 
@@ -67,24 +64,15 @@ if TYPE_CHECKING:
 
 def run(
     config: PretrainConfig,
+    options: StartOptions,
     *,
-    fresh: bool,
     as_json: bool,
-    until: int | None = None,
-    accept_gap: bool = False,
 ) -> None:
-    """Pretrain, or resume a run that was interrupted; a finished run is left alone.
-
-    Args:
-        fresh: Move an existing run folder aside.
-        until: Save and stop after this step.
-        accept_gap: Resume although lines of metrics.jsonl were lost.
-    """
+    """Pretrain, or resume a run that was interrupted; a finished run is left alone."""
     folder = Path(config.run)
     with Peers.meet(config.launch) as peers:
-        progress = run_progress(config, fresh=fresh)
-        options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
-        progress = agree_on_start(peers, config, progress, options)
+        progress = run_progress(config, fresh=options.fresh)
+        progress = agree_on_start(peers, config, progress, options.flags)
         if progress == "finished":
             say(f"{folder} is finished: its model is in {folder / 'model'}")
             with suppress(DataError):  # of an older version: it has no such file
@@ -98,7 +86,7 @@ def run(
                 _complete(config, folder, work)
             metrics = read_results(folder / "eval" / "valid.json")["results"]
         else:
-            metrics = _pretrain(config, peers, fresh=fresh, until=until, accept_gap=accept_gap)
+            metrics = _pretrain(config, peers, options)
     show_result(metrics, [metrics_table(f"pretrained {folder}", metrics)], as_json=as_json)
 
 
@@ -132,47 +120,27 @@ def _text_now(config: PretrainConfig, folder: Path) -> dict[str, str]:
     return hashes
 
 
-def _pretrain(
-    config: PretrainConfig,
-    peers: Peers,
-    *,
-    fresh: bool,
-    until: int | None,
-    accept_gap: bool,
-) -> dict[str, Any]:
+def _pretrain(config: PretrainConfig, peers: Peers, options: StartOptions) -> dict[str, Any]:
     """Everything from the preflight to the report; the metrics of the last validation."""
     folder, prepared = Path(config.run), preflight(config)
     check_machine(config, prepared.vocab)
-    place = Place() if launch.is_worker() else launch.place_of(config.launch)
-    if place.machines > 1:  # its processes prepare the text: all machines meet first
-        options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
-        raise SystemExit(start_on_machine("pretrain", config, place, options))
+    start_on_machine("pretrain", config, options)  # several machines meet before the text
     peers.doing(PREPARING)
     text = prepare(config, prepared.encoder, peers=peers)
     text = replace(text, hashes={**text.hashes, **made_from(config)})
-    agree_on_text(peers, text.hashes)
     if launch.is_main():
         say_shared(text)
     run = Pretraining.of(prepared, text, peers)
-    decision = known_decision(run, fresh=fresh)
-    began = time.monotonic()
-    folder_at_work = run_folder(
-        "pretrain", config, text.hashes, fresh=fresh, until=until, accept_gap=accept_gap
-    )
-    with folder_at_work as work, peers.working(partial(record_end, folder)):
-        peers.doing(CONNECTING)
-        accelerator = make_accelerator(
-            compute_of(config, prepared.network.model_type, peers), peers
-        )
-        accelerator.wait_for_everyone()  # until the main process has made the run folder
-        peers.doing(BUILDING)
-        counted = _frequency_losses(run) if accelerator.is_main_process else {}
+    decision = known_decision(run, fresh=options.fresh)
+    began, model_type = time.monotonic(), prepared.network.model_type
+    processes = connected("pretrain", config, model_type, text.hashes, options, peers)
+    with processes as (accelerator, work):
+        counted = _frequency_losses(run) if work is not None else {}
         run = resolved(run, decision, accelerator, began)
         engine = run.engine(accelerator)
-        plan = replace(fitted(engine, run.plan(accelerator), folder), until=until)
-        check_ready(peers, engine, plan, folder)
-        with _journal(run, engine, plan, counted, accept_gap=accept_gap) as journal:
-            metrics, model = _train(run, engine, plan, journal)
+        plan = replace(run.plan(accelerator), until=options.until)
+        journal = _journal(run, engine, plan, counted, options)
+        metrics, model = _train(run, engine, plan, journal)
         if work is not None and model is not None:
             _save(prepared, folder, work, model, metrics)
             _complete(config, folder, work, text)
@@ -198,20 +166,15 @@ def _frequency_losses(run: Pretraining) -> dict[str, float]:
 
 
 def _journal(
-    run: Pretraining, engine: Engine, plan: Plan, counted: dict[str, float], *, accept_gap: bool
+    run: Pretraining, engine: Engine, plan: Plan, counted: dict[str, float], options: StartOptions
 ) -> Journal:
     """The log of the run, which begins with what it computes on; see ``Journal``.
 
     Args:
         counted: The losses of token frequencies.
     """
-    config, accelerator, network = run.config, engine.accelerator, engine.bare
-    if network.compiled:
-        say(COMPILE_NOTE)
-    if note := emulation_note(config.compute, accelerator):
-        say(note)
-    if config.launch.strategy == "fsdp" and accelerator.num_processes == 1:
-        say(ONE_PROCESS_NOTE)
+    config, accelerator = run.config, engine.accelerator
+    say_notes(config, engine)
     if accelerator.is_main_process:
         write_environment(
             run.folder,
@@ -219,7 +182,7 @@ def _journal(
             accelerator.num_processes,
             run.text.contents,
             precision_of(accelerator),
-            {"frequency_loss": counted, "network": network_facts(network.model)},
+            {"frequency_loss": counted, "network": network_facts(engine.bare.model)},
         )
     return Journal(
         run.folder,
@@ -228,7 +191,7 @@ def _journal(
         total_steps=plan.steps,
         trackers=config.log.trackers,
         quiet=not accelerator.is_main_process,
-        accept_gap=accept_gap,
+        accept_gap=options.accept_gap,
     )
 
 
@@ -236,21 +199,21 @@ def _train(
     run: Pretraining, engine: Engine, plan: Plan, journal: Journal
 ) -> tuple[dict[str, Any], PreTrainedModel | None]:
     """The metrics of the last validation, and the model; None in all processes but the main one."""
-    checkpoints = Checkpoints(
-        run.folder / "checkpoints", retention(run.config.checkpoint, plan.save_at)
-    )
+    plan = fitted(engine, plan, run.folder)
+    check_ready(run.peers, engine, plan, run.folder)
+    kept = retention(run.config.checkpoint, plan.save_at)
+    checkpoints = Checkpoints(run.folder / "checkpoints", kept)
     validation = Validation(run, engine, plan)
-    progress = loop.train(
-        engine, plan, checkpoints, journal, validation, sample=run.sampler(engine)
-    )
-    run.peers.doing(VALIDATING)
-    seen = plan.words_at(progress.step)
-    metrics: dict[str, Any] = {"steps": progress.step, "tokens": progress.tokens, **seen}
-    metrics |= validation.at(progress.step)
-    if engine.average is not None and run.valid:
-        metrics["valid/loss_of_last_weights"] = validation(progress.step)["valid/loss"]
-    run.peers.doing(FINISHING)
-    journal.event("finished", step=progress.step)
+    with journal:
+        sample = run.sampler(engine)
+        progress = loop.train(engine, plan, checkpoints, journal, validation, sample=sample)
+        seen = plan.words_at(progress.step)
+        metrics: dict[str, Any] = {"steps": progress.step, "tokens": progress.tokens, **seen}
+        metrics |= validation.at(progress.step)
+        if engine.average is not None and run.valid:
+            metrics["valid/loss_of_last_weights"] = validation(progress.step)["valid/loss"]
+        run.peers.doing(FINISHING)
+        journal.event("finished", step=progress.step)
     if not engine.accelerator.is_main_process:
         return metrics, None
     model: Any = engine.trained().network

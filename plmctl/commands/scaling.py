@@ -64,6 +64,7 @@ from plmctl.run.folder import (
     read_results,
     start_over,
 )
+from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import preflight
 
 _FACTORS = (2, 4, 10)  # compute of the predictions, as multiples of the largest run's
@@ -312,7 +313,7 @@ def _train(config: PretrainConfig, until: int | None = None) -> None:
 
     try:
         with redirect_stdout(sys.stderr):
-            pretrain(config, fresh=False, as_json=False, until=until)
+            pretrain(config, StartOptions(until=until), as_json=False)
     except Preempted:
         if until is None or _newest(Path(config.run)) != until:
             raise

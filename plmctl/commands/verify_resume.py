@@ -33,7 +33,7 @@ from plmctl.reporting.tables import rows_table
 from plmctl.run.budget import copy_decision, with_steps
 from plmctl.run.configs import PretrainConfig, RunConfig, load
 from plmctl.run.display import say, show_result
-from plmctl.run.launch import descendants
+from plmctl.run.launch import StartOptions, descendants
 
 if TYPE_CHECKING:
     from plmctl.training.plan import Plan
@@ -234,8 +234,8 @@ def command_of(config: RunConfig, steps: int) -> Callable[[], None]:
     from plmctl.commands.pretrain import run as run_pretrain
 
     if isinstance(config, PretrainConfig):
-        return partial(run_pretrain, config, fresh=False, as_json=True, until=steps)
-    return partial(run_finetune, config, fresh=False, as_json=True, until=steps)
+        return partial(run_pretrain, config, StartOptions(until=steps), as_json=True)
+    return partial(run_finetune, config, StartOptions(until=steps), as_json=True)
 
 
 def import_all(config: RunConfig) -> None:

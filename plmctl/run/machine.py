@@ -9,11 +9,13 @@ from plmctl.config.sections import CheckpointConfig, ComputeConfig
 from plmctl.families.base import trains_in_fp16
 from plmctl.run import launch
 from plmctl.run.configs import PretrainConfig, RunConfig
+from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
     from plmctl.training.checkpoint import Retention
+    from plmctl.training.engine import Engine
     from plmctl.training.peers import Peers
 
 
@@ -84,6 +86,18 @@ def resolve_compute(config: RunConfig, network: PreTrainedConfig) -> dict[str, A
         "workers": workers if isinstance(workers, int) else (2 if device == "cuda" else 0),
         "micro_batch_size": sizes[0] if len(set(sizes)) == 1 else sizes,  # one per phase
     }
+
+
+def say_notes(config: RunConfig, engine: Engine) -> None:
+    """Say what a user may not expect of the device: compilation, another precision, one process."""
+    from plmctl.training.engine import emulation_note
+
+    if engine.bare.compiled:
+        say(COMPILE_NOTE)
+    if note := emulation_note(config.compute, engine.accelerator):
+        say(note)
+    if config.launch.strategy == "fsdp" and engine.accelerator.num_processes == 1:
+        say(ONE_PROCESS_NOTE)
 
 
 # --- Saving and failure handling, as the loop takes them ---
