@@ -37,6 +37,7 @@ from plmctl.run.display import say, show_result
 from plmctl.run.folder import (
     AtWork,
     read_results,
+    run_progress,
     say_what_changed,
     start_on_machine,
     write_environment,
@@ -45,7 +46,7 @@ from plmctl.run.folder import (
 from plmctl.run.launch import StartOptions
 from plmctl.run.machine import failure_handling, retention, say_notes
 from plmctl.run.network import network_facts
-from plmctl.run.preflight import PreparedFinetuning, finetune_preflight, run_progress
+from plmctl.run.preflight import PreparedFinetuning, finetune_preflight
 from plmctl.run.sample_costs import save_at_steps
 from plmctl.tasks._elmo import reads_characters
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task

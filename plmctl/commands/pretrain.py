@@ -34,6 +34,7 @@ from plmctl.run.display import say, show_result
 from plmctl.run.folder import (
     AtWork,
     read_results,
+    run_progress,
     save_model,
     say_what_changed,
     start_on_machine,
@@ -44,7 +45,7 @@ from plmctl.run.frequencies import frequency_losses
 from plmctl.run.launch import StartOptions
 from plmctl.run.machine import retention, say_notes
 from plmctl.run.network import make_network, network_facts
-from plmctl.run.preflight import Prepared, check_machine, preflight, run_progress
+from plmctl.run.preflight import Prepared, check_machine, preflight
 from plmctl.run.pretraining import Pretraining, Validation, samples_of, shows_samples
 from plmctl.tokenization.encode import Encoder
 from plmctl.training import loop

@@ -246,7 +246,8 @@ def import_all(config: RunConfig) -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     from importlib import import_module
 
-    from plmctl.run.preflight import check_model, check_parts, preflight
+    from plmctl.folders import check_model
+    from plmctl.run.preflight import check_parts, preflight
 
     if isinstance(config, PretrainConfig):
         check_parts(config)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from plmctl.config.load import difference
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.run.configs import RunConfig
-from plmctl.run.folder import AtWork, record_end, run_folder, versions
+from plmctl.run.folder import AtWork, Progress, record_end, run_folder, versions
 from plmctl.run.launch import StartOptions
 from plmctl.run.machine import compute_of
-from plmctl.run.preflight import Progress
 from plmctl.training.judge import BUILDING, CONNECTING
 
 if TYPE_CHECKING:

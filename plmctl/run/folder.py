@@ -46,6 +46,7 @@ from plmctl.reporting.run_files import Status, read_status
 from plmctl.run import launch
 from plmctl.run.display import say
 from plmctl.tokenization.check import write_probe
+from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -168,6 +169,28 @@ def start_over(folder: Path) -> None:
             elif path.name != _LOCK:
                 path.unlink()
     say(f"{folder}: an earlier start failed before its first step; its config is replaced")
+
+
+Progress = Literal["unfinished", "trained", "finished"]
+"""trained: only what follows the model, such as the report, can be missing."""
+
+
+def run_progress(config: RunConfig, *, fresh: bool) -> Progress:
+    """How far a run is, by its folder.
+
+    Args:
+        fresh: The folder is moved aside, so the run starts from scratch.
+
+    Raises:
+        ConfigError: As ``check_run``.
+        PlmError: Another process is working in the folder; or a tracker is not installed.
+    """
+    folder = Path(config.run)
+    check_run(config, config.run, fresh=fresh, writes=launch.owns_run(config.launch))
+    check_trackers(config.log.trackers)
+    if not fresh and is_finished(folder):
+        return "finished"
+    return "trained" if not fresh and is_trained(folder) else "unfinished"
 
 
 def open_run(config: Model, run: str, *, fresh: bool) -> Path:
