@@ -1,10 +1,9 @@
 """Preflight: everything that can be refused is refused here, in one place, before text is read.
 
-``preflight`` checks the config of a
-pretraining, ``finetune_preflight`` that of a finetuning; both return what they opened and made on
-the way. ``check_text`` refuses text that the objective cannot mask, once there is text. What the
-processes of a run must agree on is in ``agreement.py``, what a run uses of this machine in
-``machine.py``.
+``preflight`` checks the config of a pretraining, ``finetune_preflight`` that of a finetuning; both
+return what they opened and made on the way. ``check_text`` refuses text that the objective cannot
+mask, once there is text. What the processes of a run must agree on is in ``agreement.py``, what a
+run uses of this machine in ``machine.py``.
 """
 
 from __future__ import annotations
