@@ -9,7 +9,7 @@ from plmctl.cpus import set_up_threads
 from plmctl.errors import ConfigError, PlmError, machine_error, name_error
 from plmctl.formatting import printable
 from plmctl.hub import check_port
-from plmctl.startup import start_quickly
+from plmctl.startup import search_garbage_rarely
 from plmctl.streams import result_on_stdout, set_up_streams
 
 
@@ -31,7 +31,7 @@ def main() -> None:
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of a machine without a DNS name
     set_up_threads()
-    start_quickly()
+    search_garbage_rarely()
     set_up_streams()
     try:
         with result_on_stdout():

@@ -78,7 +78,7 @@ def make_examples(
 ) -> Examples:
     """What an objective makes of a store."""
     member = get_objective(name)
-    return member.make(member.Config(name=name, **fields), store, vocab, seq_len, seed)
+    return member(member.Config(name=name, **fields)).over(store, vocab, seq_len, seed)
 
 
 # --- Every family with every objective that fits it, tiny: from the registry, not from a list ---
@@ -132,7 +132,7 @@ def tiny_world(
     options = {k: v for k, v in options.items() if k in member.Config.model_fields}
     network = make_network(family, 120, goal.LOSS_TERMS, size=size, **options)
     return network, make_examples(
-        objective, store, ANY_VOCAB, 10 if goal.streamed else 48, **fields
+        objective, store, ANY_VOCAB, 10 if objective == "bilm" else 48, **fields
     )
 
 

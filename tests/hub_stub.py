@@ -163,6 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
             for key in front
             if key in ("licence", "not-a-key")
         ]
+        if front.get("license", "mit") not in ("mit", "cc0-1.0"):
+            wrong.append({"message": '"license" must be one of [mit, cc0-1.0]'})
         if wrong:
             return self._json({"errors": wrong, "warnings": []}, code=400)
         return self._json({"errors": [], "warnings": [{"message": "advice on the card"}]})

@@ -28,7 +28,7 @@ ALLOWED = {
     "training": {"config", "examples", "models", "optimizers", *FLOOR},
     "evaluation": {
         "config", "corpus", "examples", "tokenization", "models", "metrics", "families",
-        "tasks", "training", *FLOOR,
+        "objectives", "tasks", "training", *FLOOR,
     },
     "measures": {
         "config", "corpus", "tokenization", "models", "metrics", "families", "objectives",

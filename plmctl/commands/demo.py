@@ -2,14 +2,14 @@
 
 For each model of a demo: train a tokenizer, pretrain, finetune on a few labelled rows from the
 pretrained and from random weights, evaluate. Then one table. The configs are those of
-``configs/demo``, and every stage is a command that a user could type. Stages that do not need each
-other run side by side, one per CPU.
+``configs/demo``; ``demos.yml`` beside them lists the commands, which a user could type.
 
 From top to bottom: the demos, the plan of one, running the stages, the results, a user's own rows.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -18,11 +18,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import yaml
 
 from plmctl.config.load import COMMANDS, Kind, configs_folder
 from plmctl.config.tokenizer import TokenizerConfig
@@ -34,14 +36,12 @@ from plmctl.errors import ConfigError, DataError, PlmError, Preempted, nearest
 from plmctl.files import write_atomically, writing
 from plmctl.formatting import printable
 from plmctl.run.configs import EvalConfig, FinetuneConfig, PretrainConfig, load
-from plmctl.run.display import StageLines, show_result
+from plmctl.run.display import say, show_result
 from plmctl.run.folder import check_run, is_finished
 from plmctl.run.stop import StopRequest, stopping_at_once
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.table import Table
 
     StageConfig = TokenizerConfig | PretrainConfig | FinetuneConfig | EvalConfig
@@ -50,71 +50,32 @@ if TYPE_CHECKING:
 # --- The demos ---
 
 
+_ABOUT = {
+    "tokenizer": "learns a vocabulary from the text",
+    "pretraining": "learns from the text, without labels",
+    "finetuning": "learns from the labelled rows",
+    "from scratch": "the same, from random weights",
+    "evaluation": "measures the pretrained model on held-out text",
+}
+"""The stages of a model, in their order."""
+
+
 @dataclass(frozen=True)
 class Demo:
-    """A demo.
+    """A demo of ``configs/demo/demos.yml``, which says what the fields are."""
 
-    Attributes:
-        configs: Folders of ``configs/``, one per model.
-        title: Above the table.
-        metric: The metric of the finetuned models, in their results.
-        text: The sample that it needs; None: it needs the user's rows.
-        next_steps: Command lines to try, with the run folders by name: ``{pretrain}`` and
-            ``{finetune}`` of the first model, ``{pretrain_last}`` of the last.
-    """
-
-    configs: tuple[str, ...]
     title: str
+    base: str
+    sample: str | None
     metric: str
-    text: str | None
-    next_steps: tuple[str, ...]
+    models: Mapping[str, Mapping[str, str]]
+    next: Sequence[str]
 
 
-_BOUGHT = "What pretraining bought: "
-
-DEMOS = {
-    "en": Demo(
-        ("demo", "demo/gpt2"),
-        f"{_BOUGHT}accuracy on held-out documents",
-        "accuracy",
-        "sotu",
-        (
-            'plmctl generate {pretrain_last}/model --prompt "The people of" --top-p 0.9',
-            'plmctl predict {finetune}/model "We must help the schools of our cities."',
-        ),
-    ),
-    "zh": Demo(
-        ("demo/zh",),
-        f"{_BOUGHT}accuracy on held-out reviews",
-        "accuracy",
-        "zh-news",
-        (
-            "plmctl generate {pretrain}/model --prompt 中国政府 --top-p 0.9",
-            "plmctl predict {finetune}/model 质量很好，送货也快",
-        ),
-    ),
-    "ner": Demo(
-        ("demo/ner",),
-        f"{_BOUGHT}F1 of the entities of held-out sentences",
-        "f1",
-        "zh-news",
-        (
-            "plmctl compare {finetune} {finetune}-scratch",
-            "plmctl predict {pretrain}/model 中国政[MASK]",
-        ),
-    ),
-    "qa": Demo(
-        ("demo/qa",),
-        f"{_BOUGHT}F1 of the answers to questions on held-out texts",
-        "f1",
-        None,
-        (
-            "plmctl compare {finetune} {finetune}-scratch",
-            "plmctl report {finetune}",
-        ),
-    ),
-}
-"""By name."""
+def demos() -> dict[str, Demo]:
+    """The demos by name."""
+    text = (configs_folder() / "demo/demos.yml").read_text(encoding="utf-8")
+    return {name: Demo(**fields) for name, fields in yaml.safe_load(text).items()}
 
 
 def run(
@@ -154,13 +115,13 @@ def run(
         + [f"--seeds={seeds}"] * (seeds != 1)
     )
     models = [
-        plan_model(config, number, quick=quick, rows=rows)
+        plan_model(demo, model, number, quick=quick, rows=rows)
         for number in range(seed, seed + seeds)
-        for config in demo.configs
+        for model in demo.models
     ]
-    stages = list({stage.config.run: stage for model in models for stage in model.stages}.values())
-    root = models[0].root if seeds == 1 else models[0].base
-    report = root / ("report.html" if seeds == 1 else f"report-{seeds}-seeds.html")
+    stages = list({stage.config.run: stage for model in models for stage in model.all}.values())
+    base, root = models[0].base, models[0].root
+    report = root / "report.html" if seeds == 1 else base / f"report-{seeds}-seeds.html"
     try:
         for stage in stages:
             check_run(stage.config, stage.config.run, fresh=fresh)
@@ -170,15 +131,15 @@ def run(
         ) from error
     if fresh or not report.is_file() or not all(stage.is_finished() for stage in stages):
         if rows is not None:
-            rows.write(models[0].base)
+            rows.write(base)
         try:
             with stopping_at_once():
-                run_stages(stages, fresh=fresh, verbose=verbose)
+                run_models(models, fresh=fresh, verbose=verbose)
                 _write_report(models, report)
         except Preempted as error:
             raise Preempted(error.message, f"to continue: {again}") from error
     document = results_document(name, demo, models, quick=quick) | {"report": str(report)}
-    document["next"] = next_steps(demo, models)
+    document["next"] = [line.format(root=root) for line in demo.next]
     show_result(document, [results_table(demo, document)], as_json=as_json)
     if not as_json:
         print_rest(document)
@@ -190,23 +151,24 @@ def find_demo(name: str, data: str | None) -> Demo:
     Raises:
         ConfigError: There is no such demo, its package is not installed, or it needs rows.
     """
-    if name not in DEMOS:
-        raise ConfigError(f"no demo {name!r}{nearest(name, DEMOS)}", "try `plmctl demo en`")
-    demo = DEMOS[name]
+    known = demos()
+    if name not in known:
+        raise ConfigError(f"no demo {name!r}{nearest(name, known)}", "try `plmctl demo en`")
+    demo = known[name]
     if data is not None:
         if name not in _OWN_COLUMNS:
             raise ConfigError(
                 f"demo {name} takes no --data",
                 "for your own text: `plmctl init FOLDER`",
             )
-    elif demo.text is None:
+    elif demo.sample is None:
         raise ConfigError(
             f"demo {name} needs your rows: no package carries questions with answers",
             f"plmctl demo {name} --data FILE, a JSON file as SQuAD's (train-v1.1.json), or jsonl "
             "with question, context and answers",
         )
     else:
-        sample.files(demo.text)
+        sample.files(demo.sample)
     return demo
 
 
@@ -218,44 +180,26 @@ class Stage:
     """A run of another command.
 
     Attributes:
-        kind: Of its config.
-        model: The family of the model.
+        model: The name of the model.
         name: What the stage is called.
-        about: What it does.
-        place: Its config's name.
-        overrides: Of the config in ``place``.
+        words: The command, its config's name, and the overrides.
         config: The result.
-        needs: The run folder that it reads; empty: none.
     """
 
-    kind: Kind
     model: str
     name: str
-    about: str
-    place: str
-    overrides: tuple[str, ...]
+    words: tuple[str, ...]
     config: StageConfig
-    needs: str
 
     def is_finished(self) -> bool:
         """Whether the run is finished."""
         return is_finished(Path(self.config.run))
 
     @property
-    def title(self) -> str:
-        """What the terminal shows of it."""
-        return f"{self.model:5} {self.name:12} {self.about:46}"
-
-    @property
     def log(self) -> Path:
         """Where its output goes: ``logs/`` beside its run."""
         run = Path(self.config.run)
         return run.parent / "logs" / f"{run.name}.log"
-
-    @property
-    def command(self) -> str:
-        """The command line that does the same."""
-        return shlex.join(["plmctl", COMMANDS[self.kind], self.place, *self.overrides])
 
 
 @dataclass(frozen=True)
@@ -265,26 +209,26 @@ class ModelPlan:
     Attributes:
         base: The folder of the demo.
         root: The folder of its seed: the same for seed 1.
+        stages: By name, in their order.
     """
 
     seed: int
     base: Path
     root: Path
-    tokenizer: Stage
-    pretrain: Stage
-    finetune: Stage
-    scratch: Stage
-    evaluate: Stage
+    stages: Mapping[str, Stage]
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
-        """In their order."""
-        return (self.tokenizer, self.pretrain, self.finetune, self.scratch, self.evaluate)
+    def all(self) -> list[Stage]:
+        """The stages in their order."""
+        return list(self.stages.values())
+
+    def run_of(self, stage: str) -> Path:
+        """The run folder of a stage."""
+        return Path(self.stages[stage].config.run)
 
 
 # What makes a demo short: it shows that everything works, and learns nothing.
 _QUICK: dict[Kind, tuple[str, ...]] = {
-    "tokenizer": (),
     "pretrain": (
         "train.phases.0.steps=20",
         "schedule.warmup=2",
@@ -292,230 +236,159 @@ _QUICK: dict[Kind, tuple[str, ...]] = {
         "log.validate_samples=32",
     ),
     "finetune": ("train.epochs=1",),
-    "eval": (),
 }
 
 
-def plan_model(folder: str, seed: int, *, quick: bool, rows: Rows | None) -> ModelPlan:
+def plan_model(demo: Demo, model: str, seed: int, *, quick: bool, rows: Rows | None) -> ModelPlan:
     """The stages of a model.
 
     Args:
-        folder: Of its configs, in ``configs/``.
         seed: Of all stages but the tokenizer: the same text gives the same one.
         quick: Shorten them; they get a folder of their own.
         rows: Text and rows in place of those of the configs.
     """
-    written = {
-        kind: Path(cast("StageConfig", load(kind, configs_folder() / folder / f"{kind}.yaml")).run)
-        for kind in _QUICK
-    }
-    base = written["pretrain"].parent
-    base = base.with_name(
-        base.name + (f"-{rows.name}" if rows and rows.name else "") + "-quick" * quick
-    )
+    base = Path(demo.base + (f"-{rows.name}" if rows and rows.name else "") + "-quick" * quick)
     root = base if seed == 1 else base / f"seed-{seed}"
-    tokenizer, pretrained = base / written["tokenizer"].name, root / written["pretrain"].name
-    measures = load("eval", configs_folder() / folder / "eval.yaml").measures
-    settings = {} if rows is None else rows.overrides(base, len(measures))
-    family = ""
-
-    def stage(
-        kind: Kind, run: Path, name: str, about: str, *overrides: str, needs: Path | None = None
-    ) -> Stage:
-        place = f"{folder}/{kind}"
-        keys = [f"run={json.dumps(str(run), ensure_ascii=False)}", *overrides]
+    stages = {}
+    for name, line in demo.models[model].items():
+        command, place, *written = shlex.split(line)
+        kind = _KINDS[command]
+        path = configs_folder() / f"{place}.yaml"
+        pairs = (word.format(base=base, root=root).partition("=") for word in written)
+        keys = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, _, value in pairs]
         keys += [] if kind == "tokenizer" else [f"seed={seed}"]
         # One process, also with several GPUs: the models are too small to be divided.
         keys += ["launch.processes=1"] if kind in ("pretrain", "finetune") else []
-        keys += [*settings.get(kind, ()), *(_QUICK[kind] if quick else ())]
-        config: Any = load(kind, configs_folder() / f"{place}.yaml", keys)
-        return Stage(
-            kind, family, name, about, place, tuple(keys), config, str(needs) if needs else ""
-        )
+        if rows is not None:
+            keys += rows.overrides(base, kind, path)
+        keys += _QUICK.get(kind, ()) if quick else ()
+        config = cast("StageConfig", load(kind, path, keys))
+        stages[name] = Stage(model, name, (command, place, *keys), config)
+    return ModelPlan(seed, base, root, stages)
 
-    family = stage("pretrain", pretrained, "", "").config.model.family  # type: ignore[union-attr]  # a pretraining
-    model = f"model={json.dumps(f'{pretrained}/model', ensure_ascii=False)}"
-    tuned = root / written["finetune"].name
-    scratch = tuned.with_name(f"{tuned.name}-scratch")
-    return ModelPlan(
-        seed,
-        base,
-        root,
-        stage("tokenizer", tokenizer, "tokenizer", "learns a vocabulary from the text"),
-        stage(
-            "pretrain",
-            pretrained,
-            "pretraining",
-            "learns from the text, without labels",
-            f"tokenizer={json.dumps(str(tokenizer), ensure_ascii=False)}",
-            needs=tokenizer,
-        ),
-        stage(
-            "finetune",
-            tuned,
-            "finetuning",
-            "learns from the labelled rows",
-            model,
-            needs=pretrained,
-        ),
-        stage(
-            "finetune",
-            scratch,
-            "from scratch",
-            "the same, from random weights",
-            model,
-            "init=random",
-            needs=pretrained,
-        ),
-        stage(
-            "eval",
-            root / written["eval"].name,
-            "evaluation",
-            "measures the pretrained model on held-out text",
-            model,
-            needs=pretrained,
-        ),
-    )
+
+_KINDS: dict[str, Kind] = {command: kind for kind, command in COMMANDS.items()}
 
 
 # --- Running the stages ---
-
-
-def run_stages(stages: Sequence[Stage], *, fresh: bool, verbose: bool) -> None:
-    """Run the stages that are not finished, each as a process of its own; a line for each.
-
-    A process has one thread: a second one makes these small networks about 1.3 times as fast, a
-    second process nearly doubles the work. A pretraining that has two CPUs for itself takes both.
-
-    Args:
-        stages: In their order.
-        fresh: Run all of them, in new folders.
-        verbose: Print what they print.
-
-    Raises:
-        PlmError: A stage failed; its message and exit code.
-        Preempted: A stage was stopped.
-    """
-    waiting = [stage for stage in stages if fresh or not stage.is_finished()]
-    pretrainings = sum(stage.kind == "pretrain" for stage in stages)
-    # A signal is a flag, not an exception, which could come between a stage's start and its entry
-    # in `running`: nobody would stop that stage.
-    with StageLines(len(stages)) as lines, StopRequest() as stop, _running() as running:
-        for stage in stages:
-            if stage not in waiting:
-                lines.ended(stage.title, "finished before")
-        while waiting or running:
-            stop.check()
-            unfinished = {stage.config.run for stage in [*waiting, *(one.stage for one in running)]}
-            for stage in [stage for stage in waiting if stage.needs not in unfinished]:
-                if len(running) < _at_once():
-                    waiting.remove(stage)
-                    alone = stage.kind == "pretrain" and usable_cpus() >= 2 * pretrainings
-                    running.append(_start(stage, 2 if alone else 1, fresh=fresh))
-            time.sleep(_POLL)
-            for one in list(running):
-                ended = one.process.poll() is not None  # before its last output is read
-                for line in one.new_lines():
-                    if verbose:
-                        lines.output(Path(one.stage.config.run).name, line)
-                if ended:
-                    running.remove(one)
-                    one.output.close()
-                    one.check()
-                    lines.ended(one.stage.title, f"{time.monotonic() - one.began:5.0f} s")
-            lines.show([(one.stage.title.rstrip(), one.lines[-1]) for one in running])
 
 
 _POLL = 0.1  # seconds
 _MEMORY = 2**30  # bytes of a stage
 
 
-def _at_once() -> int:
-    """How many stages this machine runs side by side."""
-    return max(1, min(usable_cpus(), usable_memory() // _MEMORY))
+def run_models(models: Sequence[ModelPlan], *, fresh: bool, verbose: bool) -> None:
+    """Run the tokenizers, then the stages of each model one after the other, models side by side.
 
+    Each stage is a process of its own. It has one thread, or two if a model is alone: a second
+    thread makes these small networks about 1.3 times as fast, a second process doubles the work.
 
-@dataclass
-class _Stage:
-    """A stage at work.
+    Args:
+        fresh: Run all of them, in new folders.
+        verbose: Print what a stage has printed, at its end.
 
-    Attributes:
-        output: Its log, after what was read.
-        began: By the monotonic clock, in seconds.
-        lines: What it has printed, without empty lines; first its command.
+    Raises:
+        PlmError: A stage failed; its message and exit code.
+        Preempted: A stage was stopped.
     """
+    tokenizers = {str(model.run_of("tokenizer")): model.all[0] for model in models}
+    total = len(tokenizers) + sum(len(model.all) - 1 for model in models)
+    ended = itertools.count(1)
+    at_work: list[subprocess.Popen[bytes]] = []
 
-    stage: Stage
-    process: subprocess.Popen[bytes]
-    output: TextIO
-    lines: list[str]
-    began: float = field(default_factory=time.monotonic)
-    rest: str = ""
+    def chain(stages: Sequence[Stage], threads: int) -> Iterator[None]:
+        """Run stages; each turn looks once whether the one at work has ended."""
+        for stage in stages:
+            note = "finished before"
+            if fresh or not stage.is_finished():
+                began = time.monotonic()
+                process, start = _start(stage, threads, fresh=fresh)
+                at_work.append(process)
+                while process.poll() is None:
+                    yield
+                at_work.remove(process)
+                _check(stage, process.returncode, start, verbose=verbose)
+                note = f"{time.monotonic() - began:5.0f} s"
+            title = f"{stage.model:5} {stage.name:12} {_ABOUT[stage.name]:46}"
+            say(f"{next(ended):{len(str(total))}}/{total}  {title}  {note}")
 
-    def new_lines(self) -> list[str]:
-        """The complete lines since the last call."""
-        *lines, self.rest = (self.rest + self.output.read()).split("\n")
-        self.lines += (line for line in lines if line.strip())
-        return lines
-
-    def check(self) -> None:
-        """Raise the error of an ended process, with its exit code."""
-        code = self.process.returncode
-        if code == 0:
-            return
-        _, _, text = "\n".join(["", *self.lines]).rpartition("\nplmctl: ")
-        hint = f"all that it printed: {self.stage.log}"
-        if code < 0:
-            name = signal.Signals(-code).name
-            why = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
-            text, code = f"was killed by {name}{why}", 128 - code
-        message, *more = (text or self.lines[-1]).split("\n")
-        error = (Preempted if code == Preempted.exit_code else PlmError)(
-            f"{self.stage.model} {self.stage.name}: {message}",
-            "\n  ".join([*(line.strip() for line in more), hint]),
-        )
-        error.exit_code = code
-        raise error
+    side_by_side = max(1, min(len(models), usable_cpus(), usable_memory() // _MEMORY))
+    threads = min(2, max(1, usable_cpus() // side_by_side))
+    say(f"what the stages print: {models[0].base / 'logs'}/")
+    # A signal is a flag, not an exception, which could come between a stage's start and its entry
+    # in `at_work`: nobody would stop that stage.
+    with StopRequest() as stop, _stopping(at_work):
+        _take_turns([chain(list(tokenizers.values()), threads)], 1, stop)
+        _take_turns([chain(model.all[1:], threads) for model in models], side_by_side, stop)
 
 
-def _start(stage: Stage, threads: int, *, fresh: bool) -> _Stage:
+def _take_turns(chains: list[Iterator[None]], at_once: int, stop: StopRequest) -> None:
+    while chains:
+        stop.check()
+        for one in chains[:at_once]:
+            if next(one, chains) is chains:  # it has ended
+                chains.remove(one)
+        time.sleep(_POLL)
+
+
+def _start(stage: Stage, threads: int, *, fresh: bool) -> tuple[subprocess.Popen[bytes], int]:
+    """The process of a stage, and where its output begins in its log."""
+    command, place, *keys = stage.words
     # The config of the plan, also where the working directory has one of that name.
-    config = configs_folder() / f"{stage.place}.yaml"
-    command = [sys.executable, "-m", "plmctl", COMMANDS[stage.kind], str(config), *stage.overrides]
-    line = f"$ OMP_NUM_THREADS={threads} {stage.command}"
+    config = configs_folder() / f"{place}.yaml"
     with writing(stage.log):
         stage.log.parent.mkdir(parents=True, exist_ok=True)
-        log = stage.log.open("a", encoding="utf-8")
-    with log:
-        print(line, file=log, flush=True)
-        output = stage.log.open(encoding="utf-8", errors="replace")
-        output.seek(0, os.SEEK_END)
-        process = subprocess.Popen(
-            [*command, *["--fresh"] * fresh],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
-            process_group=0,  # Ctrl-C reaches only this process, which passes it on
-        )
-    return _Stage(stage, process, output, [line])
+        with stage.log.open("ab") as log:
+            start = log.tell()
+            log.write(f"$ OMP_NUM_THREADS={threads} plmctl {shlex.join(stage.words)}\n".encode())
+            log.flush()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "plmctl", command, str(config), *keys] + ["--fresh"] * fresh,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+                process_group=0,  # Ctrl-C reaches only this process, which passes it on
+            )
+    return process, start
+
+
+def _check(stage: Stage, code: int, start: int, *, verbose: bool) -> None:
+    """Raise the error of a stage that has failed, with its exit code."""
+    printed = stage.log.read_bytes()[start:].decode("utf-8", "replace").strip()
+    for line in printed.splitlines() if verbose else ():
+        say(line)
+    if code == 0:
+        return
+    _, _, text = printed.rpartition("\nplmctl: ")
+    hint = f"all that it printed: {stage.log}"
+    if code < 0:
+        name = signal.Signals(-code).name
+        why = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
+        text, code = f"was killed by {name}{why}", 128 - code
+    message, *more = (text or printed.rpartition("\n")[2]).split("\n")
+    error = (Preempted if code == Preempted.exit_code else PlmError)(
+        f"{stage.model} {stage.name}: {message}",
+        "\n  ".join([*(line.strip() for line in more), hint]),
+    )
+    error.exit_code = code
+    raise error
 
 
 @contextmanager
-def _running() -> Iterator[list[_Stage]]:
-    """The stages at work; those that are left in it are stopped, and save what they have."""
-    running: list[_Stage] = []
+def _stopping(at_work: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Stop what is left at work in the end; it saves what it has."""
     try:
-        yield running
+        yield
     finally:
         try:
-            for one in running:
-                one.process.terminate()
-            for one in running:
-                one.process.wait()
+            for process in at_work:
+                process.terminate()
+            for process in at_work:
+                process.wait()
         except BaseException:  # a second Ctrl-C
-            for one in running:
-                one.process.kill()
+            for process in at_work:
+                process.kill()
             raise
 
 
@@ -523,12 +396,12 @@ def _write_report(models: Sequence[ModelPlan], path: Path) -> None:
     from plmctl.reporting.report import write_report
 
     runs = [
-        stage.config.run
-        for stages in zip(*((m.pretrain, m.finetune, m.scratch) for m in models), strict=True)
-        for stage in stages
+        model.run_of(stage)
+        for stage in ("pretraining", "finetuning", "from scratch")
+        for model in models
     ]
     with writing(path):
-        write_report([Path(run) for run in runs], path)
+        write_report(runs, path)
 
 
 # --- The results ---
@@ -546,15 +419,20 @@ def results_document(
     """
     rows: dict[str, dict[str, Any]] = {}
     for model in models:
-        tuned, scratch = _results(model.finetune), _results(model.scratch)
-        log = Path(model.pretrain.config.run) / "metrics.jsonl"
+        run = model.run_of("pretraining")
+        tuned, scratch = (
+            _read(model.run_of(stage) / "eval" / "valid.json")["results"]
+            for stage in ("finetuning", "from scratch")
+        )
+        log = run / "metrics.jsonl"
         records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
         last = [record for record in records if "time" in record][-1]
+        name = model.stages["pretraining"].model
         row = rows.setdefault(
-            model.pretrain.model,
+            name,
             {
-                "model": model.pretrain.model,
-                "run": model.pretrain.config.run,
+                "model": name,
+                "run": str(run),
                 "tokens": last["tokens"],
                 "minutes": [],
                 "rows": tuned["rows"],
@@ -567,7 +445,7 @@ def results_document(
         row["scratch"].append(values[0])
         row["pretrained"].append(values[1])
         row["gain"].append(values[1] - values[0])
-        measured = Path(model.evaluate.config.run) / "eval"
+        measured = model.run_of("evaluation") / "eval"
         row["eval"].append(
             {path.stem: _read(path)["results"] for path in sorted(measured.glob("*.json"))}
         )
@@ -578,16 +456,12 @@ def results_document(
         "seeds": sorted({model.seed for model in models}),
         "models": list(rows.values()),
         "samples": [
-            {"model": model.pretrain.model, "kind": kind, **item}
+            {"model": model.stages["pretraining"].model, "kind": kind, **item}
             for model in models
             if model.seed == models[0].seed
-            for kind, item in _samples(Path(model.pretrain.config.run))
+            for kind, item in _samples(model.run_of("pretraining"))
         ],
     }
-
-
-def _results(stage: Stage) -> dict[str, Any]:
-    return dict(_read(Path(stage.config.run) / "eval" / "valid.json")["results"])
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -641,17 +515,6 @@ def _spread(values: Sequence[float], sign: str = "") -> str:
     return mean if len(values) == 1 else f"{mean}±{statistics.stdev(values):.3f}"
 
 
-def next_steps(demo: Demo, models: Sequence[ModelPlan]) -> list[str]:
-    """Command lines to try, on the models of the first seed."""
-    first = [model for model in models if model.seed == models[0].seed]
-    places = {
-        "pretrain": first[0].pretrain.config.run,
-        "pretrain_last": first[-1].pretrain.config.run,
-        "finetune": first[0].finetune.config.run,
-    }
-    return [line.format(**places) for line in demo.next_steps]
-
-
 def print_rest(document: Mapping[str, Any]) -> None:
     """Print samples of the models, the report's path, and what to try next."""
     from plmctl.reporting.report import unspaced
@@ -700,22 +563,17 @@ class Rows:
             self.test[:_QUICK_ROWS],
         )
 
-    def overrides(self, base: Path, measures: int) -> dict[Kind, tuple[str, ...]]:
-        """The keys of each kind of config that name the files.
-
-        Args:
-            base: The folder of the demo.
-            measures: Number of measures of the evaluation.
-        """
+    def overrides(self, base: Path, kind: Kind, config: Path) -> list[str]:
+        """The keys of a config that name the files, which are in the folder of the demo."""
         text, train, test = (
             json.dumps([str(base / "data" / name)], ensure_ascii=False) for name in _FILES
         )
-        return {
-            "tokenizer": (f"data.train={text}",),
-            "pretrain": (f"data.train={text}",),
-            "finetune": (f"data.train={train}", f"data.valid={test}"),
-            "eval": tuple(f"measures.{number}.data={text}" for number in range(measures)),
-        }
+        if kind == "finetune":
+            return [f"data.train={train}", f"data.valid={test}"]
+        if kind == "eval":
+            measures = load("eval", config).measures
+            return [f"measures.{number}.data={text}" for number in range(len(measures))]
+        return [f"data.train={text}"]
 
     def write(self, base: Path) -> None:
         """Write the files; equal ones are left as they are."""
@@ -737,14 +595,18 @@ _QUICK_ROWS = 48
 
 def quick_rows(demo: Demo) -> Rows:
     """A few texts and rows of the samples of a demo."""
-    folder = configs_folder() / demo.configs[0]
-    data = load("finetune", folder / "finetune.yaml").data
+    stages = next(iter(demo.models.values()))
+    pretrain, finetune = (
+        configs_folder() / f"{stages[name].split()[1]}.yaml"
+        for name in ("pretraining", "finetuning")
+    )
+    data = load("finetune", finetune).data
     assert isinstance(data.valid, tuple)  # so are the configs of the demos
     sides = []
     for names in (data.train, data.valid):
         rows = read_rows(names)  # ordered by label, some of them: spread over all
         sides.append([dict(row.values) for row in rows[:: max(1, len(rows) // _QUICK_ROWS)]])
-    (text, *_) = load("pretrain", folder / "pretrain.yaml").data.train
+    (text, *_) = load("pretrain", pretrain).data.train
     paragraphs: list[str] = []
     for document in sample.documents(text.removeprefix("sample:")):
         paragraphs += (part for part in document.text.split("\n\n") if len(part) > 20)

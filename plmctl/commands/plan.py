@@ -25,7 +25,7 @@ from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.families.base import get_family
 from plmctl.formatting import format_duration, format_value
 from plmctl.metrics.scaling_law import BESIROGLU, effective_tokens
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.base import make_objective
 from plmctl.reporting.tables import metrics_table, rows_table
 from plmctl.run.budget import Decision, decide, shares
 from plmctl.run.configs import PretrainConfig
@@ -110,7 +110,7 @@ def costs(
     use = resolve_compute(config, network)
     steps, mixed = course(config.train), use["precision"] != "fp32"
     # Share of the input tokens at which the vocabulary is predicted, and the length of a decoder's.
-    predicted = get_objective(config.objective.name).targets_per_token(config.objective)
+    predicted = make_objective(config.objective).targets_per_token()
     flops = 0.0
     for number, each in enumerate(phase_flops(config, vocab, tokenizer)):
         flops += (steps.tokens[number + 1] - steps.tokens[number]) * each
@@ -251,7 +251,7 @@ def _estimated(
         per_token: FLOPs per token of each phase.
     """
     sizes, use = network_sizes(config, vocab), resolve_compute(config, network)
-    share = get_objective(config.objective.name).targets_per_token(config.objective)
+    share = make_objective(config.objective).targets_per_token()
     processes, micros = world_size(config.launch, config.compute.device), use["micro_batch_size"]
     seconds = []
     for number, flops in enumerate(per_token):

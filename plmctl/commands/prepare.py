@@ -40,7 +40,7 @@ from plmctl.corpus.store import (
 )
 from plmctl.errors import ConfigError, PlmError
 from plmctl.files import write_atomically, writing
-from plmctl.reporting.card import PreparedData, Publication, check_publication, data_card
+from plmctl.reporting.card import PreparedData, data_card
 from plmctl.reporting.tables import metrics_table
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say, show_result, work_progress
@@ -56,7 +56,7 @@ class CardRequest:
 
     Attributes:
         path: The file; a folder: its README.md.
-        license: One of the Hub's names.
+        license: A name that the Hub knows.
         languages: Codes of ISO 639.
     """
 
@@ -68,18 +68,6 @@ class CardRequest:
     def file(self) -> Path:
         """The file."""
         return self.path / "README.md" if self.path.is_dir() else self.path
-
-    def check(self) -> None:
-        """Refuse it before text is read.
-
-        Raises:
-            ConfigError: The file exists, or the Hub does not know the license or a language.
-        """
-        check_publication(Publication("", self.license, self.languages))
-        if self.file.exists():
-            raise ConfigError(
-                f"--card: {self.file} exists already", "name another file, or move this one aside"
-            )
 
 
 def run(
@@ -96,10 +84,12 @@ def run(
         card: Also write a data card.
 
     Raises:
-        ConfigError: As ``preflight`` and ``CardRequest.check``.
+        ConfigError: As ``preflight``; or the file of the card exists.
     """
-    if card is not None:
-        card.check()
+    if card is not None and card.file.exists():
+        raise ConfigError(
+            f"--card: {card.file} exists already", "name another file, or move this one aside"
+        )
     began = time.perf_counter()
     encoder = preflight(config).encoder
     text = prepare(config, encoder, every_byte=every_byte, words_needed=True)

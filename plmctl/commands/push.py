@@ -5,7 +5,6 @@ Nothing else of plmctl uploads anything.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import warnings
@@ -13,17 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from plmctl import hub
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import is_model, read_json
 from plmctl.folders import leads_out
-from plmctl.reporting.card import Publication, architecture_of, check_publication, hub_card
+from plmctl.reporting.card import Publication, architecture_of, hub_card
 from plmctl.run.display import say, show_result
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub import HfApi
 
 _CARD = "README.md"
 _OF_THE_HUB = {".gitattributes", _CARD}  # in every new repository
@@ -39,7 +39,7 @@ class PushRequest:
         model: A run folder, its ``model/``, or an exported folder.
         repo: ``NAME`` or ``OWNER/NAME``.
         languages: Codes of ISO 639.
-        license: One of the Hub's names.
+        license: A name that the Hub knows.
         evaluations: Run folders of ``plmctl eval`` with more results of the model.
         private: Whether a new repository is private.
         checkpoints: Also upload each checkpoint of the run, to a branch.
@@ -90,7 +90,6 @@ def run(request: PushRequest, *, dry_run: bool, yes: bool, as_json: bool) -> Non
         PlmError: The Hub cannot be reached, or refuses an upload.
     """
     _check_name(request.repo)
-    check_publication(Publication(request.repo, request.license, tuple(request.languages)))
     folder, training = _find(request.model)
     by_branch = _checkpoints(training, request.model) if request.checkpoints else {}
     publication = Publication(
@@ -104,6 +103,8 @@ def run(request: PushRequest, *, dry_run: bool, yes: bool, as_json: bool) -> Non
     if dry_run:
         _show_plan(main, by_branch, request, as_json=as_json)
         return
+    from huggingface_hub import HfApi
+
     token = hub.token()
     if not hub.answers():
         raise PlmError(
@@ -113,13 +114,18 @@ def run(request: PushRequest, *, dry_run: bool, yes: bool, as_json: bool) -> Non
     if hub.is_mirror():
         hub.avoid_xet()
     with _plain_errors(request.repo, token):
-        repository = _Repository.open(request, token)
-    repository.check(main, replace=request.replace)
+        api = HfApi(token=token, library_name="plmctl")
+        user = api.whoami()["name"]  # refuses a wrong token
+        repo = request.repo if "/" in request.repo else f"{user}/{request.repo}"
+        exists = api.repo_exists(repo)
+        if exists and not request.replace:
+            _check_same(api, repo, main)
     if not yes:
-        _ask(main, by_branch, repository, request)
-    with _plain_errors(repository.name, token):
-        repository.create()
-        commits = {"main": repository.upload(main, delete_others=request.replace)}
+        _ask(main, by_branch, repo, request, exists=exists)
+    with _plain_errors(repo, token):
+        if not exists:
+            api.create_repo(repo, private=request.private, exist_ok=True)
+        commits = {"main": _upload(api, repo, main, replace=request.replace)}
     for branch, (step, checkpoint) in by_branch.items():
         from plmctl.commands.export import exported
 
@@ -127,13 +133,14 @@ def run(request: PushRequest, *, dry_run: bool, yes: bool, as_json: bool) -> Non
         with exported(training, checkpoint) as exported_folder:
             files = _files(Path(exported_folder))
             card = hub_card(folder, training, publication, step)
-            with _plain_errors(repository.name, token):
-                repository.add_branch(branch)
-                commits[branch] = repository.upload(Upload(branch, files, card))
-    result = {"repo": repository.name, "url": repository.url, "commits": commits}
-    show_result(result, [], as_json=as_json)
+            with _plain_errors(repo, token):
+                # It starts with the content of main, if there is none of this name.
+                api.create_branch(repo, branch=branch, exist_ok=True)
+                commits[branch] = _upload(api, repo, Upload(branch, files, card))
+    url = f"{hub.endpoint()}/{repo}"
+    show_result({"repo": repo, "url": url, "commits": commits}, [], as_json=as_json)
     if not as_json:
-        print(repository.url)
+        print(url)
 
 
 # --- What is uploaded ---
@@ -295,8 +302,10 @@ def _advice(request: PushRequest) -> Iterator[str]:
 def _ask(
     main: Upload,
     by_branch: Mapping[str, tuple[int, Path]],
-    repository: _Repository,
+    repo: str,
     request: PushRequest,
+    *,
+    exists: bool,
 ) -> None:
     """Ask the user.
 
@@ -308,11 +317,11 @@ def _ask(
     for line in _advice(request):
         say(line)
     kind = "private" if request.private else "public"
-    state = "existing" if repository.exists else f"new {kind}"
+    state = "existing" if exists else f"new {kind}"
     more = f" and {len(by_branch)} branches of checkpoints" if by_branch else ""
     say(
         f"{len(main.files) + 1} files ({_size(main.size)}){more} to the {state} repository "
-        f"{repository.url}"
+        f"{hub.endpoint()}/{repo}"
     )
     sys.stderr.write("upload? [y/N] ")
     sys.stderr.flush()
@@ -323,101 +332,50 @@ def _ask(
 # --- The repository ---
 
 
-class _Repository:
-    """A model repository on the Hub.
+def _check_same(api: HfApi, repo: str, upload: Upload) -> None:
+    """Refuse a repository that has something else than an earlier upload of this model.
 
-    Attributes:
-        name: ``OWNER/NAME``.
-        exists: Whether it existed when it was opened.
-        url: Its page.
+    Raises:
+        ConfigError: It has other files, or the config of another network.
     """
+    from huggingface_hub.hf_api import RepoFile
+    from huggingface_hub.utils.sha import git_hash
 
-    def __init__(self, api: HfApi, name: str, private: bool, before: Mapping[str, str] | None):
-        self._api = api
-        self._private = private
-        self._before = before or {}
-        self.name = name
-        self.exists = before is not None
-        self.url = f"{hub.endpoint()}/{name}"
+    entries = api.list_repo_tree(repo, recursive=True)
+    there = {entry.path: entry.blob_id for entry in entries if isinstance(entry, RepoFile)}
+    others = sorted(set(there) - set(upload.files) - _OF_THE_HUB)
+    own = git_hash(upload.files["config.json"].read_bytes())
+    if not others and there.get("config.json", own) == own:
+        return
+    what = f"files that this model has not ({', '.join(others[:5])})" if others else ""
+    raise ConfigError(
+        f"{repo} exists and has {what or 'a model with another config.json'}",
+        "choose another name; or add --replace to replace its content (the repository keeps "
+        "its history)",
+    )
 
-    @classmethod
-    def open(cls, request: PushRequest, token: str) -> _Repository:
-        """The repository, with the hashes of the files that it has already."""
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import RepositoryNotFoundError
-        from huggingface_hub.hf_api import RepoFile
 
-        api = HfApi(token=token, library_name="plmctl")
-        user = str(api.whoami()["name"])
-        name = request.repo if "/" in request.repo else f"{user}/{request.repo}"
-        try:
-            entries = list(api.list_repo_tree(name, recursive=True))
-        except RepositoryNotFoundError:
-            return cls(api, name, request.private, None)
-        files = {entry.path: entry.blob_id for entry in entries if isinstance(entry, RepoFile)}
-        return cls(api, name, request.private, files)
-
-    def check(self, upload: Upload, *, replace: bool) -> None:
-        """Refuse a repository that has something else than an earlier upload of this model.
-
-        Raises:
-            ConfigError: It has other files, or the config of another network.
-        """
-        others = sorted(set(self._before) - set(upload.files) - _OF_THE_HUB)
-        config = self._before.get("config.json")
-        same = config in (None, _git_hash(upload.files["config.json"].read_bytes()))
-        if replace or (same and not others):
-            return
-        what = f"files that this model has not ({', '.join(others[:5])})" if others else ""
-        what = what or "a model with another config.json"
-        raise ConfigError(
-            f"{self.name} exists and has {what}",
-            "choose another name; or add --replace to replace its content (the repository keeps "
-            "its history)",
+def _upload(api: HfApi, repo: str, upload: Upload, *, replace: bool = False) -> str:
+    """Upload files and card as one commit, which is complete or absent; returns its id."""
+    say(
+        f"uploading {len(upload.files) + 1} files ({_size(upload.size)}) to "
+        f"{hub.endpoint()}/{repo}, branch {upload.branch}"
+    )
+    with TemporaryDirectory() as staged, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the Hub's advice on cards
+        for name, path in upload.files.items():  # only what was listed, and another README.md
+            link = Path(staged, name)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path.resolve())
+        Path(staged, _CARD).write_text(upload.card, encoding="utf-8")
+        commit = api.upload_folder(
+            repo_id=repo,
+            folder_path=staged,
+            commit_message=f"{architecture_of(upload.files['config.json'])} by plmctl",
+            revision=upload.branch,
+            delete_patterns="*" if replace else None,
         )
-
-    def create(self) -> None:
-        """Create it, if it does not exist."""
-        if not self.exists:
-            self._api.create_repo(self.name, private=self._private, exist_ok=True)
-
-    def add_branch(self, branch: str) -> None:
-        """Add a branch that starts with the content of main, if there is none of this name."""
-        self._api.create_branch(self.name, branch=branch, exist_ok=True)
-
-    def upload(self, upload: Upload, *, delete_others: bool = False) -> str:
-        """Upload files as one commit, which is complete or absent.
-
-        Returns:
-            The id of the commit.
-        """
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-        say(
-            f"uploading {len(upload.files) + 1} files ({_size(upload.size)}) to {self.url}, "
-            f"branch {upload.branch}"
-        )
-        operations: list[CommitOperationAdd | CommitOperationDelete] = [
-            CommitOperationAdd(name, str(path)) for name, path in upload.files.items()
-        ]
-        operations.append(CommitOperationAdd(_CARD, upload.card.encode()))
-        if delete_others:
-            others = set(self._before) - set(upload.files) - _OF_THE_HUB
-            operations += [CommitOperationDelete(name) for name in sorted(others)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the Hub's advice on cards
-            commit = self._api.create_commit(
-                self.name,
-                operations,
-                commit_message=f"{architecture_of(upload.files['config.json'])} by plmctl",
-                revision=upload.branch,
-            )
-        return str(commit.oid)
-
-
-def _git_hash(content: bytes) -> str:
-    """The id that git gives to a file."""
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return str(commit.oid)
 
 
 @contextmanager

@@ -49,7 +49,7 @@ from plmctl.metrics.scaling_law import (
     on_frontier,
     redrawn,
 )
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.base import make_objective
 from plmctl.reporting.html import save_page
 from plmctl.reporting.scaling_report import ladder_table, scaling_page, scaling_tables
 from plmctl.run.configs import PretrainConfig, load
@@ -357,7 +357,7 @@ def analyse(
         maker: Makes the sizes that are tried for predictions.
         text: Its number of tokens says how often it is repeated.
     """
-    term = get_objective(maker.config.objective.name).LOSS_TERMS[0]
+    term = make_objective(maker.config.objective).LOSS_TERMS[0]
     losses = np.array([_held_out_loss(rung, term) for rung in rungs])
     runs = Runs(
         np.array([float(rung.parameters) for rung in rungs]),

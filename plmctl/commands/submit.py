@@ -18,9 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from string import Template
 from typing import Any, Literal
 
 from plmctl.config.load import COMMANDS, kind_of
+from plmctl.config.sections import ComputeConfig
 from plmctl.config.units import Duration
 from plmctl.errors import ConfigError, PlmError, did_you_mean, near_names
 from plmctl.files import write_atomically, writing
@@ -138,9 +140,7 @@ class Job:
     Attributes:
         command: ``pretrain``, ``finetune`` or ``prepare``.
         arguments: What follows it: the config and its overrides.
-        name: The name of the job.
         script: Where the script is written.
-        nodes: Number of nodes.
         options: The options of sbatch, those of the user last.
         save_before: How long before the time limit plmctl saves.
         requeues: How many times the job is put back into the queue.
@@ -149,76 +149,124 @@ class Job:
     """
 
     command: str
-    arguments: tuple[str, ...]
-    name: str
+    arguments: Sequence[str]
     script: Path
-    nodes: int
     options: Options
     save_before: Duration
     requeues: int
-    before: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    before: Sequence[str]
+    notes: Sequence[str]
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.options["nodes"] or 1)
 
 
-def make_job(
-    config: PretrainConfig | FinetuneConfig,
-    command: Literal["pretrain", "finetune", "prepare"],
-    arguments: Sequence[str],
-    options: Mapping[str, str | None],
-    *,
-    folder: Path,
-    script: Path | None,
-    save_before: str,
-    requeues: int,
-    before: Sequence[str] = (),
-) -> Job:
-    """The job of a config: nodes, GPUs and CPUs by its ``launch`` and ``compute``.
+def node_options(machines: int | Literal["auto"], options: Options, *, training: bool) -> Options:
+    """Number of nodes, each with one task.
 
     Args:
-        arguments: The config as typed, and its overrides.
-        options: The user's options of sbatch.
-        folder: The working directory of the job.
-        script: Where the script goes; None: beside the run folder.
-        save_before: How long before the time limit plmctl saves.
-        requeues: How many times the job is put back into the queue.
-        before: Lines of shell before the command.
+        machines: ``launch.machines`` of the config.
 
     Raises:
-        ConfigError: The options contradict the config, or leave no time to train.
+        ConfigError: The user's option contradicts it.
     """
-    training = command != "prepare"
-    run = Path(config.run)
-    script = script or run.with_name(f"{run.name}{'' if training else '-prepare'}.sbatch")
-    machines = config.launch.machines if training else "auto"
-    nodes = _number(options, "nodes") or (1 if machines == "auto" else machines)
-    if not training and nodes > 1:
-        raise ConfigError(f"nodes: {nodes}, but `plmctl prepare` runs on one node", "leave it out")
-    if machines not in ("auto", nodes):
-        raise ConfigError(
-            f"nodes: {nodes}, but launch.machines is {machines}", "leave out one of the two"
-        )
-    chosen: Options = {"nodes": str(nodes), "ntasks-per-node": "1"}
-    notes: list[str] = []
-    processes = config.launch.processes
-    gpus = [name for name in _GPU_OPTIONS if name in options]
-    on_cpu = config.compute.device == "cpu" or not training
-    if not on_cpu and not gpus and processes != "auto":
-        chosen["gpus-per-node"] = str(processes)
-    elif not on_cpu and not gpus:
-        notes.append(
-            "no GPU is requested, since launch.processes is auto: add gpus-per-node=4, or set "
-            "launch.processes (compute.device=cpu for a run without GPUs)"
-        )
+    nodes = _number(options, "nodes")
+    if not training:
+        if nodes is not None and nodes > 1:
+            raise ConfigError(
+                f"nodes: {nodes}, but `plmctl prepare` runs on one node", "leave it out"
+            )
+    elif machines != "auto":
+        if nodes not in (None, machines):
+            raise ConfigError(
+                f"nodes: {nodes}, but launch.machines is {machines}", "leave out one of the two"
+            )
+        nodes = machines
+    return {"nodes": str(nodes or 1), "ntasks-per-node": "1"}
+
+
+def gpu_options(
+    processes: int | Literal["auto"], options: Options, notes: list[str]
+) -> tuple[Options, int]:
+    """A GPU for each process, and the processes of a node; 0: unknown.
+
+    Args:
+        processes: ``launch.processes`` of the config.
+        notes: Gets a line if no GPU is requested.
+
+    Raises:
+        ConfigError: The user's option contradicts it.
+    """
     there = _number(options, "gpus-per-node")
-    if not on_cpu and processes != "auto" and there is not None and processes > there:
+    asked = any(name in options for name in _GPU_OPTIONS)
+    if processes == "auto":
+        if not asked:
+            notes.append(
+                "no GPU is requested, since launch.processes is auto: add gpus-per-node=4, or set "
+                "launch.processes (compute.device=cpu for a run without GPUs)"
+            )
+        return {}, there or 0
+    if there is not None and processes > there:
         raise ConfigError(
             f"gpus-per-node: {there}, but launch.processes is {processes}: one GPU for each",
             "request as many, or leave launch.processes out",
         )
-    if processes == "auto":
-        processes = 1 if on_cpu else there or 0
+    return ({} if asked else {"gpus-per-node": str(processes)}), processes
+
+
+def limit_options(options: Options, save_before: Duration) -> Options:
+    """The time limit as Slurm takes it.
+
+    Raises:
+        ConfigError: It leaves no time to train.
+    """
+    if save_before.number > _LONGEST_SIGNAL:
+        raise ConfigError(
+            f"--save-before: {save_before} is more than Slurm's {_LONGEST_SIGNAL} seconds"
+        )
+    limit = options.get("time")
+    if limit is None:
+        return {}
+    text, seconds = time_limit(limit)
+    if seconds <= save_before.number + 60:  # Slurm may send the signal a minute early
+        raise ConfigError(
+            f"time: {limit} leaves no time to train: plmctl saves {save_before} before the "
+            "limit, and Slurm may signal a minute earlier",
+            "increase the time, or set a shorter --save-before",
+        )
+    return {"time": text}
+
+
+def job_options(
+    config: PretrainConfig | FinetuneConfig,
+    options: Options,
+    script: Path,
+    save_before: Duration,
+    *,
+    training: bool,
+) -> tuple[Options, list[str]]:
+    """The options of sbatch by the config, those of the user last; and notes for the user."""
+    notes: list[str] = []
+    run = Path(config.run).name
+    log = f"{Path.cwd() / script.with_suffix('')}".replace("%", "%%")
+    chosen: Options = {
+        "job-name": run if training else f"prepare-{run}",
+        "output": f"{log}-%j.out",
+        "open-mode": "append",
+        "chdir": str(Path.cwd()),
+        **node_options(config.launch.machines, options, training=training),
+    }
+    cpus = 0
+    if training and config.compute.device == "cpu":
+        processes = config.launch.processes
+        cpus = _cpus(config.compute, 1 if processes == "auto" else processes, on_cpu=True)
+    elif training:
+        gpus, count = gpu_options(config.launch.processes, options, notes)
+        chosen |= gpus
+        cpus = _cpus(config.compute, count, on_cpu=False)
     if not any(name in options for name in _CPU_OPTIONS):
-        cpus = _cpus(config, processes, on_cpu=on_cpu) if training else 0
         if cpus:
             chosen["cpus-per-task"] = str(cpus)
         else:
@@ -226,37 +274,7 @@ def make_job(
                 "no CPUs are requested, and a node's task gets the cluster's default, often one: "
                 "add cpus-per-task=16"
             )
-    warning = Duration.of(save_before, "--save-before")
-    if warning.number > _LONGEST_SIGNAL:
-        raise ConfigError(
-            f"--save-before: {warning} is more than Slurm's {_LONGEST_SIGNAL} seconds"
-        )
-    if (limit := options.get("time")) is not None:
-        text, seconds = time_limit(limit)
-        # Slurm may send the signal a minute early.
-        if seconds <= warning.number + 60:
-            raise ConfigError(
-                f"time: {limit} leaves no time to train: plmctl saves {warning} before the "
-                "limit, and Slurm may signal a minute earlier",
-                "increase the time, or set a shorter --save-before",
-            )
-        options = {**options, "time": text}
-    name = options.get("job-name") or (run.name if training else f"prepare-{run.name}")
-    log = f"{folder / script.with_suffix('')}".replace("%", "%%")
-    first: Options = {"job-name": name, "output": f"{log}-%j.out", "open-mode": "append"}
-    chosen = {**first, **chosen, "chdir": str(folder)}
-    return Job(
-        command,
-        tuple(arguments),
-        name,
-        script,
-        nodes,
-        {**chosen, **options},
-        warning,
-        requeues,
-        tuple(before),
-        tuple(notes),
-    )
+    return {**chosen, **options, **limit_options(options, save_before)}, notes
 
 
 def _number(options: Mapping[str, str | None], name: str) -> int | None:
@@ -274,16 +292,16 @@ def _number(options: Mapping[str, str | None], name: str) -> int | None:
     return int(number)
 
 
-def _cpus(config: PretrainConfig | FinetuneConfig, processes: int, *, on_cpu: bool) -> int:
+def _cpus(compute: ComputeConfig, processes: int, *, on_cpu: bool) -> int:
     """CPUs of a node; 0: unknown.
 
     Each process has its threads and its workers; beside a GPU one more CPU, for the threads that
     save and communicate.
     """
-    workers = config.compute.workers
+    workers = compute.workers
     if on_cpu:
-        return processes * ((config.compute.threads or 0) + (workers if workers != "auto" else 0))
-    return processes * ((config.compute.threads or 1) + (2 if workers == "auto" else workers) + 1)
+        return processes * ((compute.threads or 0) + (workers if workers != "auto" else 0))
+    return processes * ((compute.threads or 1) + (2 if workers == "auto" else workers) + 1)
 
 
 # --- The script ---
@@ -292,44 +310,11 @@ def _cpus(config: PretrainConfig | FinetuneConfig, processes: int, *, on_cpu: bo
 # The hash shows whether the user has changed the script since.
 _MARK = re.compile(r"^# Written by plmctl submit \(([0-9a-f]*)\)", re.MULTILINE)
 
-_SCRIPT = """\
-#!/bin/bash
-# Written by plmctl submit (). Submit it with: sbatch {script}
-{directives}
 
-script={script}
-requeues={requeues}  # how many times this job may be put back into the queue
-{before}
-# One plmctl per node. Each reads its place among the nodes from Slurm's variables, in its own
-# process; this shell expands none of them. A node that is done waits for the others (--wait=0).
-srun {step} \\
-    {command} &
-step=$!
+class _Script(Template):
+    """``slurm.sbatch``, whose ``$`` is the shell's."""
 
-# Slurm signals this shell before the time limit. plmctl saves a checkpoint and exits with 75.
-signalled=no stopping=no
-trap 'signalled=yes stopping=yes; kill -USR1 "$step" 2>/dev/null' USR1
-code=1
-while :; do  # a signal ends `wait` early
-    signalled=no
-    wait "$step"
-    result=$?
-    [ "$result" -eq 127 ] || code=$result
-    [ "$signalled" = yes ] || break
-done
-
-# Only after that signal: a job that was cancelled stays cancelled.
-if [ "$code" -eq 75 ] && [ "$stopping" = yes ]; then
-    if [ "${{SLURM_RESTART_COUNT:-0}}" -ge "$requeues" ]; then
-        echo "plmctl: saved; queued again $requeues times already, so this job ends here" >&2
-        echo "  continue with: sbatch $script" >&2
-    elif ! scontrol requeue "$SLURM_JOB_ID"; then
-        echo "plmctl: saved, but the job could not be put back into the queue" >&2
-        echo "  continue with: sbatch $script" >&2
-    fi
-fi
-exit "$code"
-"""
+    delimiter = "@"
 
 
 def write_script(job: Job) -> str:
@@ -348,7 +333,8 @@ def write_script(job: Job) -> str:
     step += [f"--cpus-per-task={options['cpus-per-task']}"] if "cpus-per-task" in options else []
     step += ["--kill-on-bad-exit=0", "--wait=0"]
     command = [sys.executable, "-m", "plmctl", job.command, *job.arguments]
-    text = _SCRIPT.format(
+    template = Path(__file__).with_name("slurm.sbatch").read_text(encoding="utf-8")
+    text = _Script(template).substitute(
         script=shlex.quote(str(job.script)),
         directives="\n".join(directives),
         requeues=job.requeues,
@@ -409,17 +395,12 @@ def run(
     fields = (PretrainConfig if kind == "pretrain" else FinetuneConfig).model_fields
     overrides, options = split_arguments(arguments, list(fields))
     config: Any = load(kind, path, overrides)
-    job = make_job(
-        config,
-        "prepare" if prepare else kind,
-        [typed, *overrides],
-        options,
-        folder=Path.cwd(),
-        script=script,
-        save_before=save_before,
-        requeues=requeues,
-        before=before,
-    )
+    ending = "-prepare.sbatch" if prepare else ".sbatch"
+    script = script or Path(config.run).with_name(Path(config.run).name + ending)
+    warning = Duration.of(save_before, "--save-before")
+    chosen, notes = job_options(config, options, script, warning, training=not prepare)
+    command = "prepare" if prepare else kind
+    job = Job(command, [typed, *overrides], script, chosen, warning, requeues, before, notes)
     text = write_script(job)
     _refuse_to_replace(job.script)
     with writing(job.script) as place:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plmctl.arrays import Ints
+from plmctl.config.base import ObjectiveConfig
 from plmctl.corpus.sentences import choose_rule, sentence_spans
 from plmctl.evaluation.generation import (
     Decoding,
@@ -26,6 +27,7 @@ from plmctl.evaluation.generation import (
 )
 from plmctl.evaluation.model import LoadedModel
 from plmctl.examples.keys import below, fold, stream
+from plmctl.objectives.base import Objective
 from plmctl.tasks._sequences import layout_of
 
 if TYPE_CHECKING:
@@ -201,22 +203,24 @@ _READABLE = 30  # minimum characters of a sentence
 
 
 def held_out_samples(
-    model: LoadedModel, store: TokenStore, seed: int, objective: str, count: int
+    model: LoadedModel,
+    store: TokenStore,
+    seed: int,
+    objective: Objective[ObjectiveConfig],
+    count: int,
 ) -> dict[str, Any]:
-    """The model's answers to a few sentences of a store: masked words, or continued beginnings.
+    """The model's answers to a few sentences of a store, each as the objective makes it a sample.
 
-    An encoder-decoder does the task of its objective. The sentences depend on no weights.
+    The sentences depend on no weights.
 
     Args:
-        model: A model with a head for masked tokens, or one that generates text.
         store: Held-out text.
-        seed: Decides the sentences and the words.
-        objective: The objective that the model is trained with.
+        seed: Decides the sentences and what is hidden of them.
+        objective: One that has samples; the model is trained with it.
         count: Sentences, at most.
 
     Returns:
-        ``kind`` ("fill-mask", "generation", "fill-span", "deshuffle") and ``items``, a mapping for
-        each sentence.
+        ``kind`` (``Objective.SAMPLES``) and ``items``, a mapping for each sentence.
     """
     tokenizer: Any = model.tokenizer
     key = int(fold(seed, stream("samples")))
@@ -224,75 +228,45 @@ def held_out_samples(
     spans = _distinct(drawn, store)
     if len(spans) < len(drawn):  # texts that begin alike: draw more of them
         spans = _distinct([*spans, *_sample_spans(store, tokenizer, key, 4 * count)], store)[:count]
-    if model.text_to_text:
-        return _text_to_text_samples(model, store, spans, key, objective)
-    if tokenizer.mask_token is None:
-        halves = [store.tokens(span[: len(span) // 2]).tolist() for span in spans]
-        # The half may end inside a character.
-        prompts = [str(tokenizer.decode(ids)).rstrip("\ufffd") for ids in halves]
-        return {"kind": "generation", "items": continue_texts(model, [p for p in prompts if p])}
+    samples = []
+    for number, span in enumerate(spans):
+        ids, starts = store.tokens(span).astype(np.int64), store.word_starts(span)
+        sample = objective.sample(ids, starts, int(fold(key, 1, number)), model.vocab)
+        if sample is not None:
+            samples.append((sample[0].tolist(), sample[1].tolist()))
+    answer = _filled if objective.SAMPLES == "fill-mask" else _written
+    return {"kind": objective.SAMPLES, "items": answer(model, samples)}
+
+
+Samples = Sequence[tuple[list[int], list[int]]]
+
+
+def _filled(model: LoadedModel, samples: Samples) -> list[dict[str, Any]]:
+    """Texts with a mask, filled in; those that lose their mask when they are cut are left out."""
+    tokenizer: Any = model.tokenizer
     # The tokenizer cuts longer texts; its own limit may be that of no network.
     tokenizer.model_max_length = min(tokenizer.model_max_length, model.context)
-    items, answers = [], []
-    for number, span in enumerate(spans):
-        ids = store.tokens(span).tolist()
-        words = _whole_words(store, span)
-        if not len(words):
-            continue
-        at = int(words[below(fold(key, 1, number), len(words))])
-        masked = str(tokenizer.decode([*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]))
-        if tokenizer.mask_token_id in tokenizer(masked, truncation=True)["input_ids"]:
-            answers.append(tokenizer.decode([ids[at]]))
-            items.append(masked)
-    filled = fill_mask(model, items)
-    return {
-        "kind": "fill-mask",
-        "items": [{**item, "answer": a} for item, a in zip(filled, answers, strict=True)],
-    }
+    texts, answers = [], []
+    for ids, hidden in samples:
+        text = str(tokenizer.decode(ids))
+        if tokenizer.mask_token_id in tokenizer(text, truncation=True)["input_ids"]:
+            texts.append(text)
+            answers.append(tokenizer.decode(hidden))
+    filled = fill_mask(model, texts)
+    return [{**item, "answer": a} for item, a in zip(filled, answers, strict=True)]
 
 
-def _text_to_text_samples(
-    model: LoadedModel, store: TokenStore, spans: list[Ints], key: int, objective: str
-) -> dict[str, Any]:
-    """Sentences with a sentinel in place of some words, shuffled sentences, or beginnings."""
+def _written(model: LoadedModel, samples: Samples) -> list[dict[str, Any]]:
+    """What the model writes after the beginning of a text, or for the input of a decoder."""
     tokenizer: Any = model.tokenizer
-    vocab = model.vocab
-    inputs, answers = [], []
-    for number, span in enumerate(spans):
-        ids = store.tokens(span).tolist()
-        if objective in ("span_corruption", "iid_denoising") and vocab.sentinels:
-            kind = "fill-span"
-            first, past = _some_words(store, span, int(fold(key, 1, number)))
-            ids, hidden = [*ids[:first], vocab.sentinels[0], *ids[past:]], ids[first:past]
-        elif objective == "deshuffling":
-            kind, hidden = "deshuffle", ids
-            order = np.argsort(fold(key, 2, number, np.arange(len(ids))))
-            ids = [ids[at] for at in order]
-        else:
-            kind = "generation"
-            ids, hidden = ids[: len(ids) // 2], ids[len(ids) // 2 :]
-        inputs.append([*ids, vocab.eos or 0])
-        answers.append(hidden)
-    items = [
+    if not model.text_to_text:  # a half may end inside a character
+        prompts = [str(tokenizer.decode(ids)).rstrip("\ufffd") for ids, _ in samples]
+        return continue_texts(model, [p for p in prompts if p])
+    inputs = [[*ids, model.vocab.eos or 0] for ids, _ in samples]
+    return [
         {**item, "answer": str(tokenizer.decode(hidden))}
-        for item, hidden in zip(generate_answers(model, inputs), answers, strict=True)
+        for item, (_, hidden) in zip(generate_answers(model, inputs), samples, strict=True)
     ]
-    return {"kind": kind if spans else "generation", "items": items}
-
-
-def _some_words(store: TokenStore, span: Ints, key: int) -> tuple[int, int]:
-    """Positions [first, past) of whole words in a sentence: two or more tokens, not its first."""
-    starts = np.flatnonzero(store.word_starts(span))
-    after = starts[starts > 0]
-    first = int(after[below(key, len(after))]) if len(after) else len(span) // 2
-    ends = starts[starts >= first + 2]
-    return first, int(ends[0]) if len(ends) else len(span)
-
-
-def _whole_words(store: TokenStore, span: Ints) -> Ints:
-    """Positions of one-token words in a sentence, except the first and the last."""
-    starts = store.word_starts(span)
-    return 1 + np.flatnonzero(starts[1:-1] & starts[2:])
 
 
 def _distinct(spans: list[Ints], store: TokenStore) -> list[Ints]:

@@ -57,6 +57,7 @@ class Family(ABC):
         UNUSED_POSITIONS: Positions that no token can have.
         MODEL_TYPE: transformers' name of the architecture, by which a folder is recognised; empty:
             its folders are recognised as another family's (GPT-3 as GPT-2, SpanBERT as BERT).
+        SAMPLES: Whether its networks can make the samples of an objective that has some.
         ENCODER_DECODER: Whether it has an encoder and a decoder.
         FP16: Whether its networks can be trained in fp16, whose largest number is 65,504.
     """
@@ -74,6 +75,7 @@ class Family(ABC):
     POSITIONS: ClassVar[str] = "max_position_embeddings"
     UNUSED_POSITIONS: ClassVar[int] = 0
     MODEL_TYPE: ClassVar[str] = ""
+    SAMPLES: ClassVar[bool] = True
     ENCODER_DECODER: ClassVar[bool] = False
     FP16: ClassVar[bool] = True
 

@@ -187,21 +187,22 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
         from plmctl.training.engine import make_accelerator
         from plmctl.training.plan import Slicing
 
-        config, objective = self.config, get_objective(self.OBJECTIVE)
+        config, member = self.config, get_objective(self.OBJECTIVE)
         accelerator = model.accelerator or make_accelerator(ComputeConfig(device="cpu"))
-        terms, both = objective.LOSS_TERMS, objective.ENCODER_DECODER
+        terms, both = member.LOSS_TERMS, member.ENCODER_DECODER
         if not get_family(model.family).fits(terms, encoder_decoder=both):
             raise ConfigError(
                 f"{model.name}: {self.OBJECTIVE} cannot measure a model of type {model.family!r}",
                 "use a measure of the objective that the model was pretrained with",
             )
-        options = objective.Config(name=self.OBJECTIVE, **self.objective_fields(model))
+        fields = self.objective_fields(model)
+        objective = member(member.Config(name=self.OBJECTIVE, **fields))
         stores = build_stores(
             DataConfig(
                 train=config.data,
                 valid=config.held_out,
                 store=config.store,
-                sentences="auto" if options.reads_sentences else "none",
+                sentences="auto" if objective.config.reads_sentences else "none",
                 separator=config.text_separator,
             ),
             model.encoder,
@@ -218,7 +219,7 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
             )
         report_text(stores.manifest, model.name, _say)
         store: TokenStore = TokenStore.open(folder)
-        examples = objective.make(options, store, model.vocab, config.seq_len, seed)
+        examples = objective.over(store, model.vocab, config.seq_len, seed)
         if not len(examples):
             raise DataError(
                 f"{', '.join(config.data)}: the text is shorter than one sequence of "
@@ -226,9 +227,9 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
                 "reduce seq_len, or add text",
             )
         batches = scoring_batches(examples, Slicing(1, model.batch_size), config.max_samples)
-        network = model.network(objective.LOSS_TERMS)
+        network = model.network(terms)
         results: dict[str, Any] = score(accelerator, network, examples, batches)
-        for term in objective.LOSS_TERMS:
+        for term in terms:
             if term in ("mlm", "lm", "forward", "backward"):
                 results[f"perplexity/{term}"] = math.exp(min(results[f"loss/{term}"], 700.0))
         results["sequences"] = min(len(examples), config.max_samples or len(examples))

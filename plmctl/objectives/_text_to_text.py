@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -17,10 +17,10 @@ from plmctl.config.base import ObjectiveConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import Example, Kind, Piece, Tallies, tally
-from plmctl.examples.keys import Keys, fold, permute, stream
+from plmctl.examples.keys import Keys, below, fold, permute, stream
 from plmctl.examples.noise import Ragged, closed, real, runs
 from plmctl.examples.packing import packed, packed_starts, segment_edges
-from plmctl.objectives.base import Objective
+from plmctl.objectives.base import Objective, ObjectiveExamples, SampleKind
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,6 +44,9 @@ class TextToTextConfig(ObjectiveConfig):
     target token (T5: 1e-4); logged as a separate loss term. 0: no z-loss."""
 
 
+T = TypeVar("T", bound=TextToTextConfig, covariant=True)
+
+
 @dataclass(frozen=True)
 class Pair:
     """Inputs and targets of a batch, without end tokens, and which tokens were noise."""
@@ -56,36 +59,76 @@ class Pair:
 
 @dataclass(frozen=True)
 class Specials:
-    """Ids that the objectives insert."""
+    """Ids that the objectives insert, and those of the tokens after the special ones.
+
+    Attributes:
+        others: The first of them, and the number of all ids.
+    """
 
     pad: int
     eos: int
     sentinels: Ints
+    others: tuple[int, int]
 
 
-class TextToText(Objective):
-    """Segments of one store, each made into an input and a target by ``shape``.
+class TextToText(Objective[T]):
+    """Segments of text, each made into an input and a target by ``shape``."""
+
+    LOSS_TERMS = ("lm", "z_loss")
+    TOKENS: ClassVar[tuple[str, ...]] = ("pad", "eos")
+    ENCODER_DECODER = True
+    SAMPLES: ClassVar[SampleKind | None] = "fill-span"
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints]:
+        """A sentinel, if there is one, for two tokens or more of whole words, not the first."""
+        at = np.flatnonzero(starts)
+        after = at[at > 0]
+        first = int(after[below(key, len(after))]) if len(after) else len(ids) // 2
+        ends = at[at >= first + 2]
+        past = int(ends[0]) if len(ends) else len(ids)
+        remaining = np.concatenate([ids[:first], vocab.sentinels[:1], ids[past:]])
+        return remaining.astype(np.int64), ids[first:past]
+
+    @abstractmethod
+    def shape(self, ids: Ints, lengths: Ints, keys: Keys, specials: Specials) -> Pair:
+        """The inputs and targets of segments.
+
+        Args:
+            ids: [B, W], W >= 2, with anything after the end.
+            lengths: [B].
+            keys: [B] the random key of each.
+            specials: The ids to insert.
+        """
+
+    @abstractmethod
+    def expected(self, lengths: Ints, rows: int) -> dict[str, float]:
+        """The expected values of the statistics that have one.
+
+        Args:
+            lengths: [N] of the segments.
+            rows: Rows in an epoch.
+        """
+
+
+class Segments(ObjectiveExamples[TextToTextConfig]):
+    """The segments of a store, one a row.
 
     The decoder reads the target shifted right by one, with the padding token first; the loss is
     over all tokens of the target, sentinels and the end token included.
 
     Args:
-        config: The config of the objective.
-        vocab: Ids of the special tokens.
         size: Tokens per segment, at most.
         group: Documents that are concatenated before they are cut.
         sentinels: How many the objective requires.
     """
 
-    LOSS_TERMS = ("lm", "z_loss")
-    TOKENS: ClassVar[tuple[str, ...]] = ("pad", "eos")
-    ENCODER_DECODER = True
+    objective: TextToText[TextToTextConfig]
     PACKS: ClassVar[bool] = False
     """Whether a row has several segments, none of which attends to another."""
 
     def __init__(
         self,
-        config: TextToTextConfig,
+        objective: TextToText[TextToTextConfig],
         store: TokenStore,
         vocab: Vocab,
         seed: int,
@@ -94,8 +137,9 @@ class TextToText(Objective):
         group: int = 1,
         sentinels: int = 0,
     ) -> None:
-        self.store, self.z_loss = store, config.z_loss
-        self.specials = specials(vocab, config.name, sentinels)
+        super().__init__(objective, store)
+        self.z_loss = self.config.z_loss
+        self.specials = specials(vocab, self.config.name, sentinels)
         self.key = int(fold(seed, stream("noise")))
         bounds = cached_array(
             store,
@@ -105,20 +149,11 @@ class TextToText(Objective):
         ).reshape(-1, 2)
         self.starts, self.ends = bounds[:, 0], bounds[:, 1]
 
-    @abstractmethod
-    def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
-        """The inputs and targets of segments.
-
-        Args:
-            ids: [B, W], W >= 2, with anything after the end.
-            lengths: [B].
-            keys: [B] the random key of each.
-        """
-
     @property
     def loss_terms(self) -> tuple[str, ...]:
         """The cross-entropy, and the z-loss if it has a weight."""
-        return self.LOSS_TERMS if self.z_loss else self.LOSS_TERMS[:1]
+        terms = self.objective.LOSS_TERMS
+        return terms if self.z_loss else terms[:1]
 
     def __len__(self) -> int:
         """Rows in an epoch."""
@@ -182,7 +217,7 @@ class TextToText(Objective):
     @property
     def counted_terms(self) -> tuple[str, ...]:
         """Without z_loss."""
-        return self.LOSS_TERMS[:1]
+        return self.loss_terms[:1]
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy of the target tokens, in nats, and the summed z-loss."""
@@ -218,6 +253,10 @@ class TextToText(Objective):
             "mean_runs": tally(spans),
         }
 
+    def expected(self) -> dict[str, float]:
+        """Those of the objective."""
+        return self.objective.expected(self.ends - self.starts, len(self))
+
     def example(self, epoch: int, sample: int) -> Example:
         """The inputs of one row and their targets for reading."""
         epochs, segments, _ = self.segments_of(np.array([epoch]), np.array([sample]))
@@ -238,7 +277,8 @@ class TextToText(Objective):
         width = max(int(lengths.max()), 2)
         at = starts[:, None] + np.where(real(lengths, width), np.arange(width), 0)
         ids = self.store.tokens(at).astype(np.int64)
-        return self.shape(ids, lengths, fold(self.key, epochs, samples)), lengths
+        keys = fold(self.key, epochs, samples)
+        return self.objective.shape(ids, lengths, keys, self.specials), lengths
 
     def _losses(self, logits: Tensor, batch: Batch) -> dict[str, Tensor]:
         from plmctl.models.losses import cross_entropy_and_z, cross_entropy_sums
@@ -246,10 +286,22 @@ class TextToText(Objective):
         if not self.z_loss:
             return cross_entropy_sums({"lm": logits}, batch.targets)
         sums = cross_entropy_and_z(logits, batch.targets["lm"], self.z_loss)
-        return dict(zip(self.LOSS_TERMS, sums, strict=True))
+        return dict(zip(self.loss_terms, sums, strict=True))
 
 
-class PackedTextToText(TextToText):
+class PackedTextToText(TextToText[T]):
+    """Segments of one document each, as many in a row as fit."""
+
+    @abstractmethod
+    def sizes(self, lengths: Ints, keys: Keys) -> tuple[Ints, Ints]:
+        """Tokens of the inputs and targets of ``shape``, without end tokens, [B] each."""
+
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> PackedSegments:
+        """The rows of a store; ``seq_len`` counts end tokens."""
+        return PackedSegments(self, store, vocab, seq_len, seed)
+
+
+class PackedSegments(Segments):
     """Segments of one document each, in random order, as many in a row as fit.
 
     An input and a target have at most ``seq_len`` tokens, end tokens included. Epochs differ by a
@@ -257,24 +309,26 @@ class PackedTextToText(TextToText):
     longer epoch is cut, and of a shorter one the first rows come twice.
     """
 
+    objective: PackedTextToText[TextToTextConfig]
     PACKS = True
 
     def __init__(
-        self, config: TextToTextConfig, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+        self,
+        objective: PackedTextToText[TextToTextConfig],
+        store: TokenStore,
+        vocab: Vocab,
+        seq_len: int,
+        seed: int,
     ) -> None:
-        super().__init__(config, store, vocab, seed, size=seq_len - 1)
+        super().__init__(objective, store, vocab, seed, size=seq_len - 1)
         self._order = int(fold(seed, stream("packing"), seq_len))
 
         @lru_cache(maxsize=3)  # a batch may need two epochs, and their length is that of epoch 0
         def row_starts(epoch: int) -> Ints:
-            rule = ("packed rows", config.name, seq_len, self.key, self._order, epoch)
+            rule = ("packed rows", self.config.name, seq_len, self.key, self._order, epoch)
             return cached_array(store, rule, np.int64, lambda: self._row_starts(epoch, seq_len))
 
         self._rows = row_starts
-
-    @abstractmethod
-    def sizes(self, lengths: Ints, keys: Keys) -> tuple[Ints, Ints]:
-        """Tokens of the inputs and targets of ``shape``, without end tokens, [B] each."""
 
     def __len__(self) -> int:
         """Rows in an epoch."""
@@ -306,7 +360,7 @@ class PackedTextToText(TextToText):
             place = np.arange(first, min(first + together, count))
             segments = self._in_order(place, np.full_like(place, epoch))
             lengths = self.ends[segments] - self.starts[segments]
-            inputs, targets = self.sizes(lengths, fold(self.key, epoch, segments))
+            inputs, targets = self.objective.sizes(lengths, fold(self.key, epoch, segments))
             yield first + packed_starts(inputs + 1, targets + 1, seq_len)
         yield np.array([count])
 
@@ -339,4 +393,7 @@ def specials(vocab: Vocab, name: str, sentinels: int) -> Specials:
             f"and the tokenizer has {len(vocab.sentinels)}",
             "shorten train.phases[].seq_len, lower objective.density, or hide longer spans",
         )
-    return Specials(vocab.pad, vocab.eos, np.array(vocab.sentinels, dtype=np.int64))
+    special = {vocab.pad, vocab.eos, vocab.unk, vocab.bos}
+    first = next(n for n in range(vocab.size) if n not in special)
+    sentinel_ids = np.array(vocab.sentinels, dtype=np.int64)
+    return Specials(vocab.pad, vocab.eos, sentinel_ids, (first, vocab.size))

@@ -5,13 +5,13 @@ One file per objective; what the masked ones share is in ``_masked``, T5's in ``
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 
 from plmctl import registry
-from plmctl.arrays import Ints
+from plmctl.arrays import Bools, Ints
 from plmctl.config.base import ObjectiveConfig
 from plmctl.models.base import StoreExamples
 
@@ -26,29 +26,32 @@ if TYPE_CHECKING:
     from plmctl.tokenization.load import Vocab
 
 
-class Objective(StoreExamples):
-    """What a network is pretrained on: examples made from a token store, and their loss.
+SampleKind = Literal["fill-mask", "generation", "fill-span", "deshuffle"]
 
-    A subclass names its config in its header, ``class CausalLM(Objective, config=Config)``, and
-    defines ``__init__``, ``__len__``, ``collate`` and ``example``. The loss of a subclass that does
-    not define one is the cross-entropy of its targets. No objective imports PyTorch at the top of
-    its file, because reading a config imports all of them.
+C = TypeVar("C", bound=ObjectiveConfig, covariant=True)
 
-    Args:
-        vocab: Ids of the tokenizer's special tokens.
-        seq_len: Tokens per sequence, special tokens included.
+
+class Objective(ABC, Generic[C]):
+    """What a network is pretrained on, known before any text; ``over`` a store it has examples.
+
+    A subclass names its config as a type and as an object, ``class CausalLM(Objective[Config],
+    config=Config)``. No objective imports PyTorch at the top of its file, because reading a config
+    imports all of them.
 
     Attributes:
         Config: What a user may write.
         LOSS_TERMS: Names of the terms of the loss; the network needs a head for each.
         TOKENS: Fields of ``Vocab`` that it requires.
         ENCODER_DECODER: Whether it requires a network with an encoder and a decoder.
+        SAMPLES: What the samples of a run show, which ``sample`` makes; None: a run has none.
+        config: What the user has set.
     """
 
     Config: ClassVar[type[ObjectiveConfig]]
     LOSS_TERMS: ClassVar[tuple[str, ...]]
     TOKENS: ClassVar[tuple[str, ...]] = ()
     ENCODER_DECODER: ClassVar[bool] = False
+    SAMPLES: ClassVar[SampleKind | None] = None
 
     def __init_subclass__(cls, config: type[ObjectiveConfig] | None = None) -> None:
         """Set ``Config``; base classes of several objectives have none."""
@@ -56,30 +59,26 @@ class Objective(StoreExamples):
         if config is not None:
             cls.Config = config
 
-    @abstractmethod
-    def __init__(
-        self, config: ObjectiveConfig, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-    ) -> None: ...
+    def __init__(self, config: C) -> None:
+        self.config = config
 
-    @classmethod
-    def make(
-        cls, config: ObjectiveConfig, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-    ) -> Objective:
-        """The objective over a store at one sequence length.
+    @abstractmethod
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> StoreExamples:
+        """The examples that it makes of a store at one sequence length.
+
+        Args:
+            store: The text.
+            vocab: Ids of the tokenizer's special tokens.
+            seq_len: Tokens per sequence, special tokens included.
+            seed: Decides every random choice.
 
         Raises:
             ConfigError: The tokenizer lacks a token, or the config does not fit it.
             DataError: The corpus is too small.
         """
-        return cls(config, store, vocab, seq_len, seed)
 
-    @classmethod
     def check(
-        cls,
-        config: ObjectiveConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        network: PreTrainedConfig,
-        seq_len: int,
+        self, tokenizer: PreTrainedTokenizerBase, network: PreTrainedConfig, seq_len: int
     ) -> None:
         """Refuse what does not fit, before any text is read; by default everything fits.
 
@@ -92,30 +91,59 @@ class Objective(StoreExamples):
             ConfigError: With the key and what would fit.
         """
 
-    @classmethod
-    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+    def check_text(self, store: TokenStore, seq_len: int) -> None:
+        """Refuse training text with which it would not do what the config says.
+
+        Raises:
+            ConfigError: Words are masked, and the text has none or too long ones.
+        """
+
+    def targets_per_token(self) -> float:
         """Targets per input token, for estimates of time and memory."""
         return 1.0
 
-    @classmethod
-    def num_outputs(cls, config: ObjectiveConfig, vocab_size: int) -> int:
+    def num_outputs(self, vocab_size: int) -> int:
         """How many ids the network predicts."""
         return vocab_size
 
-    @classmethod
-    def outputs_per_target(cls, config: ObjectiveConfig, outputs: int) -> int:
-        """Of so many ids that the network predicts, those that a target is compared with."""
+    def outputs_per_target(self, outputs: int) -> int:
+        """Classes that a target is compared with, if the network predicts ``outputs`` ids."""
         return outputs
 
-    @classmethod
-    def teacher(cls, config: ObjectiveConfig) -> str | None:
+    def teacher(self) -> str | None:
         """The model that the network takes its first weights from, if any."""
         return None
 
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints] | None:
+        """A held-out sentence as the model gets it, and the part of it that is hidden.
+
+        Args:
+            ids: [N] tokens of the sentence.
+            starts: [N] whether a word starts at each.
+            key: The random key of this sentence.
+            vocab: The special ids.
+
+        Returns:
+            Token ids of both, without those that stand around every text; None: nothing of this
+            sentence can be hidden.
+        """
+        return None
+
+
+class ObjectiveExamples(StoreExamples, Generic[C]):
+    """The examples of an objective over a store, and their loss.
+
+    A subclass defines ``__len__``, ``collate`` and ``example``. The loss of one that does not
+    define it is the cross-entropy of the targets.
+    """
+
+    def __init__(self, objective: Objective[C], store: TokenStore) -> None:
+        self.objective, self.config, self.store = objective, objective.config, store
+
     @property
     def loss_terms(self) -> tuple[str, ...]:
-        """``LOSS_TERMS``."""
-        return self.LOSS_TERMS
+        """Those of its objective."""
+        return self.objective.LOSS_TERMS
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy of each loss term, summed over its targets, in nats."""
@@ -148,10 +176,15 @@ class Objective(StoreExamples):
         return self.collate(np.array([epoch]), np.array([sample]))
 
 
-def get_objective(name: str) -> type[Objective]:
+def get_objective(name: str) -> type[Objective[ObjectiveConfig]]:
     """The objective of that name.
 
     Raises:
         ConfigError: There is none; the message has the nearest.
     """
     return registry.member("objectives", name, Objective)
+
+
+def make_objective(config: ObjectiveConfig) -> Objective[ObjectiveConfig]:
+    """The objective of a config."""
+    return get_objective(config.name)(config)

@@ -29,7 +29,7 @@ from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import Example, Piece
 from plmctl.examples.keys import fold, permuted, stream, uniform
-from plmctl.objectives.base import Objective
+from plmctl.objectives.base import Objective, ObjectiveExamples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,8 +81,48 @@ class Marks(NamedTuple):
     unknown: int
 
 
-class BidirectionalLM(Objective, config=Config):
-    """The streams of one store, cut into windows of ``seq_len`` words (published: 20).
+class BidirectionalLM(Objective[Config], config=Config):
+    """Predict the next and the previous word."""
+
+    LOSS_TERMS = ("forward", "backward")
+
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Streams:
+        """The streams of a store in windows of ``seq_len`` words (published: 20).
+
+        Raises:
+            ConfigError: The tokenizer lacks words or sentence marks, or has fewer words than
+                ``target_words``.
+        """
+        if vocab.words is None or vocab.bos is None or vocab.eos is None or vocab.unk is None:
+            raise ConfigError(
+                "the objective 'bilm' requires a tokenizer of words with <S>, </S> and <UNK>",
+                "train one with `algorithm: word` and `family: elmo`",
+            )
+        wanted = self.config.target_words
+        if wanted is not None and wanted > vocab.size:
+            raise ConfigError(
+                f"objective.target_words: {wanted:,}, but the tokenizer has {vocab.size:,} words",
+                "lower it, or train a larger tokenizer",
+            )
+        marks = Marks(vocab.bos, vocab.eos, vocab.unk)
+        return Streams(self, store, vocab.words, marks, seq_len, seed)
+
+    def num_outputs(self, vocab_size: int) -> int:
+        """``target_words``, if there are fewer of them than words."""
+        return self.config.target_words or vocab_size
+
+    def targets_per_token(self) -> float:
+        """The next word in each direction."""
+        return 2.0
+
+    def outputs_per_target(self, outputs: int) -> int:
+        """The true word and those of a sampled softmax."""
+        sampled = self.config.softmax == "sampled"
+        return min(outputs, 1 + self.config.samples) if sampled else outputs
+
+
+class Streams(ObjectiveExamples[Config]):
+    """The streams of one store, cut into windows.
 
     Attributes:
         marks: Ids of <S>, </S> and <UNK>.
@@ -90,64 +130,37 @@ class BidirectionalLM(Objective, config=Config):
         order: The order of an epoch (argument 1) and direction (argument 2).
         characters: [V, 50] of every word.
         key: The random key of the sampled softmax.
-
-    Raises:
-        ConfigError: The tokenizer lacks words or sentence marks, or has fewer words than
-            ``target_words``.
     """
 
-    LOSS_TERMS = ("forward", "backward")
     streamed = True
 
     def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+        self,
+        objective: BidirectionalLM,
+        store: TokenStore,
+        words: tuple[str, ...],
+        marks: Marks,
+        seq_len: int,
+        seed: int,
     ) -> None:
-        if vocab.words is None or vocab.bos is None or vocab.eos is None or vocab.unk is None:
-            raise ConfigError(
-                "the objective 'bilm' requires a tokenizer of words with <S>, </S> and <UNK>",
-                "train one with `algorithm: word` and `family: elmo`",
-            )
-        if config.target_words is not None and config.target_words > vocab.size:
-            raise ConfigError(
-                f"objective.target_words: {config.target_words:,}, but the tokenizer has "
-                f"{vocab.size:,} words",
-                "lower it, or train a larger tokenizer",
-            )
-        self.store, self.config, self.seq_len = store, config, seq_len
-        self.marks = Marks(vocab.bos, vocab.eos, vocab.unk)
-        self.outputs = self.num_outputs(config, vocab.size)
-        self.characters = _characters(vocab.words, vocab.bos, vocab.eos)
+        super().__init__(objective, store)
+        self.marks, self.seq_len, shuffle = marks, seq_len, self.config.shuffle
+        self.outputs = objective.num_outputs(len(words))
+        self.characters = _characters(words, marks.begin, marks.end)
         self.key = int(fold(seed, stream("candidates"), seq_len))
         order_key = int(fold(seed, stream("sentences")))
 
         @lru_cache(maxsize=4)  # two directions, and two epochs if a batch has both
         def order(epoch: int, direction: int) -> Order:
-            key = int(fold(order_key, epoch, direction)) if config.shuffle else None
+            key = int(fold(order_key, epoch, direction)) if shuffle else None
             return _order(store, key)
 
         self.order = order
 
-    @classmethod
-    def num_outputs(cls, config: ObjectiveConfig, vocab_size: int) -> int:
-        """``target_words``, if there are fewer of them than words."""
-        assert isinstance(config, Config)
-        return config.target_words or vocab_size
-
-    @classmethod
-    def targets_per_token(cls, config: ObjectiveConfig) -> float:
-        """The next word in each direction."""
-        return 2.0
-
-    @classmethod
-    def outputs_per_target(cls, config: ObjectiveConfig, outputs: int) -> int:
-        """The true word and those of a sampled softmax."""
-        assert isinstance(config, Config)
-        return outputs if config.softmax == "full" else min(outputs, 1 + config.samples)
-
     @property
     def weights(self) -> dict[str, float]:
         """The loss is the mean of both directions."""
-        return dict.fromkeys(self.LOSS_TERMS, 0.5)
+        return dict.fromkeys(self.loss_terms, 0.5)
 
     def __len__(self) -> int:
         """Windows in an epoch."""
@@ -178,7 +191,7 @@ class BidirectionalLM(Objective, config=Config):
             },
             {
                 term: torch.from_numpy(t)
-                for term, (_, t) in zip(self.LOSS_TERMS, pairs, strict=True)
+                for term, (_, t) in zip(self.loss_terms, pairs, strict=True)
             },
             size,
             size,
@@ -203,7 +216,7 @@ class BidirectionalLM(Objective, config=Config):
             log_uniform(fold(self.key, window, d), self.outputs, self.config.samples)
             for d in (0, 1)
         ]
-        targets = torch.stack([batch.targets[term] for term in self.LOSS_TERMS])
+        targets = torch.stack([batch.targets[term] for term in self.loss_terms])
         logits = network(
             rows=batch.rows,
             **batch.inputs,
@@ -225,7 +238,7 @@ class BidirectionalLM(Objective, config=Config):
         epochs, samples = np.array([epoch]), np.array([sample])
         marks = set(self.marks)
         rows = {}
-        for direction, term in enumerate(self.LOSS_TERMS):
+        for direction, term in enumerate(self.loss_terms):
             (ids, *_), _ = self._window(epochs, samples, direction)
             rows[term] = tuple(Piece(i, "special" if i in marks else "text") for i in ids.tolist())
         return Example(rows)

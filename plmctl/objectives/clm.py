@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from plmctl.arrays import IGNORE, Ints
+from plmctl.arrays import IGNORE, Bools, Ints
 from plmctl.config.base import ObjectiveConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
 from plmctl.examples.inspection import Example, Piece, Tallies, tally
 from plmctl.examples.packing import DocumentStream, document_edges
-from plmctl.objectives.base import Objective
+from plmctl.objectives.base import Objective, ObjectiveExamples
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -46,25 +46,61 @@ class Config(ObjectiveConfig):
     kernels that take one."""
 
 
-class CausalLM(Objective, config=Config):
+class CausalLM(Objective[Config], config=Config):
+    """Predict the next token."""
+
+    LOSS_TERMS = ("lm",)  # the token that it requires depends on the config: see ``check``
+    SAMPLES = "generation"
+
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Windows:
+        """The windows of ``seq_len`` tokens of a store.
+
+        Raises:
+            DataError: The corpus has not one of them.
+        """
+        return Windows(self, store, seq_len, self.separator(vocab))
+
+    def check(
+        self, tokenizer: PreTrainedTokenizerBase, network: PreTrainedConfig, seq_len: int
+    ) -> None:
+        """Refuse a tokenizer without an end-of-text token, unless the config wants no separator."""
+        from plmctl.tokenization.load import Vocab
+
+        self.separator(Vocab.of(tokenizer))
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints]:
+        """The first half of the sentence is continued."""
+        return ids[: len(ids) // 2], ids[len(ids) // 2 :]
+
+    def separator(self, vocab: Vocab) -> int | None:
+        """The id of the token between documents, if there is one."""
+        if self.config.separator == "none":
+            return None
+        if vocab.eos is None:
+            raise ConfigError(
+                "tokenizer: no end-of-text token, which clm puts after each document",
+                "write `{name: clm, separator: none}`, as GPT-1 has it, or use a tokenizer of "
+                "`family: gpt2`",
+            )
+        return vocab.eos
+
+
+class Windows(ObjectiveExamples[Config]):
     """The windows of one store at one sequence length.
 
     Attributes:
-        store: The tokens.
         seq_len: T, tokens per row.
         end_of_text: Id of the separator; None: documents follow each other without one.
         within: Whether attention stays within a document.
         stream: The corpus as one row.
     """
 
-    LOSS_TERMS = ("lm",)  # the token that it requires depends on the config: see ``check``
-
     def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+        self, objective: CausalLM, store: TokenStore, seq_len: int, end_of_text: int | None
     ) -> None:
-        self.store, self.seq_len = store, seq_len
-        self.end_of_text = _separator(config, vocab)
-        self.within = config.attention == "within"
+        super().__init__(objective, store)
+        self.seq_len, self.end_of_text = seq_len, end_of_text
+        self.within = self.config.attention == "within"
         separated = self.end_of_text is not None
         starts = cached_array(
             store,
@@ -78,20 +114,6 @@ class CausalLM(Objective, config=Config):
                 f"the corpus has {store.num_tokens:,} tokens, less than one sequence of {seq_len}",
                 "use more text, or a smaller `train.phases[].seq_len`",
             )
-
-    @classmethod
-    def check(
-        cls,
-        config: ObjectiveConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        network: PreTrainedConfig,
-        seq_len: int,
-    ) -> None:
-        """Refuse a tokenizer without an end-of-text token, unless the config wants no separator."""
-        from plmctl.tokenization.load import Vocab
-
-        assert isinstance(config, Config)
-        _separator(config, Vocab.of(tokenizer))
 
     def __len__(self) -> int:
         """Windows in an epoch."""
@@ -164,15 +186,3 @@ class CausalLM(Objective, config=Config):
         row = tuple(Piece(id_, "special" if id_ == self.end_of_text else "text") for id_ in ids)
         rows = {"input": row}
         return Example(rows | ({"last target": (Piece(last, "target"),)} if last >= 0 else {}))
-
-
-def _separator(config: Config, vocab: Vocab) -> int | None:
-    if config.separator == "none":
-        return None
-    if vocab.eos is None:
-        raise ConfigError(
-            "tokenizer: no end-of-text token, which clm puts after each document",
-            "write `{name: clm, separator: none}`, as GPT-1 has it, or use a tokenizer of "
-            "`family: gpt2`",
-        )
-    return vocab.eos

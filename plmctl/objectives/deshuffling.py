@@ -8,12 +8,17 @@ noise density 1).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from plmctl.arrays import Ints
-from plmctl.examples.keys import Keys
+import numpy as np
+
+from plmctl.arrays import Bools, Ints
+from plmctl.examples.keys import Keys, fold
 from plmctl.examples.noise import Ragged, shuffled
-from plmctl.objectives._text_to_text import PackedTextToText, Pair, TextToTextConfig
+from plmctl.objectives._text_to_text import PackedTextToText, Pair, Specials, TextToTextConfig
+
+if TYPE_CHECKING:
+    from plmctl.tokenization.load import Vocab
 
 
 class Config(TextToTextConfig):
@@ -22,10 +27,16 @@ class Config(TextToTextConfig):
     name: Literal["deshuffling"] = "deshuffling"
 
 
-class Deshuffling(PackedTextToText, config=Config):
-    """Segments of one document each; ``seq_len`` counts the end token."""
+class Deshuffling(PackedTextToText[Config], config=Config):
+    """The input is a text in random order, the target the text."""
 
-    def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
+    SAMPLES = "deshuffle"
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints]:
+        """The tokens of the sentence in random order."""
+        return ids[np.argsort(fold(key, np.arange(len(ids))))], ids
+
+    def shape(self, ids: Ints, lengths: Ints, keys: Keys, specials: Specials) -> Pair:
         """The tokens in random order, and as they are."""
         return Pair(Ragged(shuffled(ids, lengths, keys), lengths), Ragged(ids, lengths))
 
@@ -33,7 +44,7 @@ class Deshuffling(PackedTextToText, config=Config):
         """Input and target are equally long."""
         return lengths, lengths
 
-    def expected(self) -> dict[str, float]:
+    def expected(self, lengths: Ints, rows: int) -> dict[str, float]:
         """All of the text, and an end token per segment."""
-        tokens = float((self.ends - self.starts + 1).sum())
-        return dict.fromkeys(("mean_length", "mean_target_length"), tokens / max(1, len(self)))
+        tokens = float((lengths + 1).sum())
+        return dict.fromkeys(("mean_length", "mean_target_length"), tokens / max(1, rows))

@@ -19,14 +19,15 @@ from pydantic import Field, model_validator
 
 from plmctl import hub
 from plmctl.arrays import IGNORE, Ints
-from plmctl.config.base import ObjectiveConfig, Text
+from plmctl.config.base import Text
 from plmctl.config.sections import MaskingConfig
 from plmctl.errors import ConfigError
 from plmctl.examples.keys import Keys
 from plmctl.examples.masking import choose_weighted, count_exact, rarity
-from plmctl.examples.packing import Layout, layout
+from plmctl.examples.packing import Layout
 from plmctl.objectives._masked import (
     MaskedObjective,
+    MaskedRows,
     Masker,
     document_rows,
     masker,
@@ -99,35 +100,24 @@ class RareMasker(Masker):
         return choose_weighted(weights, counts, keys)
 
 
-class Distillation(MaskedObjective, config=Config):
-    """The rows of one store at one sequence length, and the teacher's folder.
-
-    ``seq_len`` counts [CLS] and [SEP].
-    """
+class Distillation(MaskedObjective[Config], config=Config):
+    """A student learns from a teacher, whose folder the config names."""
 
     LOSS_TERMS = ("mlm", "kl", "cosine")
 
-    def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-    ) -> None:
-        masks = masker(config, store, vocab, seed)
-        if config.smoothing:
-            weights = rarity(_counts(store, vocab.size), config.smoothing)
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> TaughtRows:
+        """The rows of a store; ``seq_len`` counts [CLS] and [SEP]."""
+        masks = masker(self.config, store, vocab, seed)
+        if self.config.smoothing:
+            weights = rarity(_counts(store, vocab.size), self.config.smoothing)
             masks = RareMasker(**vars(masks), weights=weights)
-        super().__init__(masks)
-        self.config = config
-        self.starts, self.ends = document_rows(store, vocab, seq_len - 2)
+        return TaughtRows(self, masks, *document_rows(store, vocab, seq_len - 2))
 
-    @classmethod
     def check(
-        cls,
-        config: ObjectiveConfig,
-        tokenizer: PreTrainedTokenizerBase,
-        network: PreTrainedConfig,
-        seq_len: int,
+        self, tokenizer: PreTrainedTokenizerBase, network: PreTrainedConfig, seq_len: int
     ) -> None:
         """Refuse a teacher that the student cannot learn from; see ``check_teacher``."""
-        assert isinstance(config, Config)
+        config = self.config
         check_teacher(config.teacher, tokenizer, network.vocab_size)
         check_teacher_shape(
             config.teacher,
@@ -137,16 +127,17 @@ class Distillation(MaskedObjective, config=Config):
             compares_states=config.cosine_weight > 0,
         )
 
-    @classmethod
-    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+    def targets_per_token(self) -> float:
         """The divergence is over all tokens."""
         return 1.0
 
-    @classmethod
-    def teacher(cls, config: ObjectiveConfig) -> str | None:
+    def teacher(self) -> str | None:
         """The teacher, unless the student starts from scratch."""
-        assert isinstance(config, Config)
-        return config.teacher if config.init == "alternate" else None
+        return self.config.teacher if self.config.init == "alternate" else None
+
+
+class TaughtRows(MaskedRows[Config]):
+    """Rows, [CLS], sentences of a document, [SEP], that the teacher reads too."""
 
     @property
     def weights(self) -> dict[str, float]:
@@ -154,14 +145,6 @@ class Distillation(MaskedObjective, config=Config):
         config = self.config
         kl = config.kl_weight * config.temperature**2
         return {"mlm": config.mlm_weight, "kl": kl, "cosine": config.cosine_weight}
-
-    def __len__(self) -> int:
-        """Rows in an epoch."""
-        return len(self.starts)
-
-    def rows(self, passes: Ints, samples: Ints) -> Layout:
-        """[CLS], sentences of a document, [SEP]."""
-        return layout([self.starts[samples]], [self.ends[samples]])
 
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
         """The rows ``samples`` with the masks of their epochs.
@@ -196,7 +179,7 @@ class Distillation(MaskedObjective, config=Config):
             {"mlm": mlm, "kl": kl, "cosine": everywhere},
             masked.tokens,
             masked.padded_tokens,
-            lists=(TargetList(("positions",), self.LOSS_TERMS),),
+            lists=(TargetList(("positions",), self.loss_terms),),
         )
 
     @property

@@ -26,6 +26,8 @@ from plmctl.examples.noise import (
 from plmctl.examples.packing import CONCATENATED
 from plmctl.objectives._text_to_text import (
     Pair,
+    Segments,
+    Specials,
     TextToText,
     TextToTextConfig,
 )
@@ -50,31 +52,21 @@ class Config(TextToTextConfig):
     """Probability that a token is noise (the paper compares 0.10, 0.15, 0.25 and 0.50)."""
 
 
-class IidDenoising(TextToText, config=Config):
-    """Segments of groups of documents; ``seq_len`` counts the end token."""
+class IidDenoising(TextToText[Config], config=Config):
+    """Some tokens of the input are hidden, dropped or replaced, by the style."""
 
-    def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-    ) -> None:
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Segments:
+        """Segments of groups of documents; ``seq_len`` counts the end token."""
         size = seq_len - 1
-        super().__init__(
-            config,
-            store,
-            vocab,
-            seed,
-            size=size,
-            group=CONCATENATED,
-            sentinels=_sentinels(config, size),
+        sentinels = _sentinels(self.config, size)
+        return Segments(
+            self, store, vocab, seed, size=size, group=CONCATENATED, sentinels=sentinels
         )
-        self.config = config
-        # Random tokens are those after the special tokens: ids from 3 on for T5's tokenizer.
-        special_ids = {vocab.pad, vocab.eos, vocab.unk, vocab.bos}
-        self.random_ids = next(n for n in range(vocab.size) if n not in special_ids), vocab.size
 
-    def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
+    def shape(self, ids: Ints, lengths: Ints, keys: Keys, specials: Specials) -> Pair:
         """The text with noise, by the style, and what was hidden or the whole text."""
         style, width = self.config.style, ids.shape[1]
-        sentinels = self.specials.sentinels
+        sentinels = specials.sentinels
         noise = iid_noise(lengths, width, self.config.density, keys)
         if style == "replace_spans":
             noise = limit_runs(noise, len(sentinels))
@@ -83,10 +75,10 @@ class IidDenoising(TextToText, config=Config):
             remaining = real(lengths, width) & ~noise
             return Pair(compact(ids, remaining), compact(ids, np.asarray(noise)), noise)
         share = _RANDOM_SHARE[style]
-        hidden = replace_tokens(ids, noise, int(sentinels[0]), share, self.random_ids, keys)
+        hidden = replace_tokens(ids, noise, int(sentinels[0]), share, specials.others, keys)
         return Pair(Ragged(hidden, lengths), Ragged(ids, lengths), noise)
 
-    def expected(self) -> dict[str, float]:
+    def expected(self, lengths: Ints, rows: int) -> dict[str, float]:
         """The share of noise."""
         return {"noise_share": self.config.density}
 

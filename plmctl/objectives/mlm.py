@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from plmctl.arrays import Ints
-from plmctl.config.base import ObjectiveConfig
 from plmctl.config.sections import MaskingConfig
 from plmctl.corpus.store import cached_array
-from plmctl.examples.packing import Layout, LineStream, layout, line_edges
+from plmctl.examples.packing import LineStream, line_edges
 from plmctl.examples.pairing import next_sentence_pairs
 from plmctl.objectives._masked import (
     NEXT_SENTENCE,
+    MaskedExamples,
     MaskedObjective,
     MaskedPairs,
+    MaskedRows,
     cached_pairs,
     check_documents,
     document_rows,
@@ -28,7 +29,6 @@ from plmctl.objectives._masked import (
     stripped_spans,
     white_key,
 )
-from plmctl.objectives.base import Objective
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
@@ -46,31 +46,25 @@ class Config(MaskingConfig):
     segment_pair: BERT's [CLS] A [SEP] B [SEP], half of the B from another document, unlabelled."""
 
 
-class MaskedLM(MaskedObjective, config=Config):
-    """Rows of one store at one sequence length, for every packing but pairs.
-
-    Attributes:
-        starts: [N] where each row starts, in the store or in ``lines``.
-        ends: [N].
-        lines: Sentences with their separators, for RoBERTa's packings.
-    """
+class MaskedLM(MaskedObjective[Config], config=Config):
+    """Rows of whole sentences, or BERT's pairs without their label."""
 
     LOSS_TERMS = ("mlm",)
 
-    @classmethod
-    def make(
-        cls, config: ObjectiveConfig, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-    ) -> Objective:
-        """Rows, or BERT's pairs without their label; ``seq_len`` counts special tokens.
+    def over(
+        self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+    ) -> MaskedExamples[MaskingConfig]:
+        """The rows or pairs of a store; ``seq_len`` counts special tokens.
 
         Raises:
-            ConfigError: The tokenizer lacks a special token.
             DataError: Pairs of a corpus of one document.
         """
-        assert isinstance(config, Config)
-        if config.packing != "segment_pair":
-            return cls(config, store, vocab, seq_len, seed)
-        masks = masker(config, store, vocab, seed)
+        masks, packing = masker(self.config, store, vocab, seed), self.config.packing
+        if packing == "documents":
+            return MaskedRows(self, masks, *document_rows(store, vocab, seq_len - 2))
+        if packing != "segment_pair":
+            across = packing == "full_sentences"
+            return MaskedRows(self, masks, *_line_rows(store, vocab, seq_len - 1, across=across))
         check_documents("mlm", store, "choose another `objective.packing`")
         pairs = cached_pairs(
             store,
@@ -79,34 +73,24 @@ class MaskedLM(MaskedObjective, config=Config):
             seed,
             lambda key: next_sentence_pairs(store.sentences, store.documents, seq_len, key),
         )
-        return MaskedPairs(masks, pairs, NEXT_SENTENCE)
+        return MaskedPairs(self, masks, pairs, NEXT_SENTENCE)
 
-    def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-    ) -> None:
-        super().__init__(masker(config, store, vocab, seed))
-        self.lines: LineStream | None = None
-        if config.packing == "documents":
-            self.starts, self.ends = document_rows(store, vocab, seq_len - 2)
-            return
-        across, documents = config.packing == "full_sentences", store.documents
-        sentences = stripped_spans(
-            store, vocab, ("sentences",), store.sentences[:-1], store.sentences[1:]
-        )
-        rule = ("lines", across, *white_key(vocab))
-        starts = cached_array(
-            store, rule, np.int64, lambda: line_edges(*sentences, documents, separated=across)
-        )
-        lines = self.lines = LineStream(starts, sentences[0], documents, separated=across)
-        rule = ("rows of lines", across, seq_len - 1, *white_key(vocab))
-        edges = cached_array(store, rule, np.int64, lambda: lines.edges(seq_len - 1))
-        self.starts, self.ends = edges[:-1], edges[1:]
 
-    def __len__(self) -> int:
-        """Rows in an epoch."""
-        return len(self.starts)
-
-    def rows(self, passes: Ints, samples: Ints) -> Layout:
-        """[CLS] and the text of each sample, with its separators."""
-        starts, ends = self.starts[samples], self.ends[samples]
-        return self.lines.layout(starts, ends) if self.lines else layout([starts], [ends])
+def _line_rows(
+    store: TokenStore, vocab: Vocab, block: int, *, across: bool
+) -> tuple[Ints, Ints, LineStream]:
+    """RoBERTa's rows of at most ``block`` tokens: where each starts and ends, in which stream."""
+    sentences = stripped_spans(
+        store, vocab, ("sentences",), store.sentences[:-1], store.sentences[1:]
+    )
+    documents, white = store.documents, white_key(vocab)
+    starts = cached_array(
+        store,
+        ("lines", across, *white),
+        np.int64,
+        lambda: line_edges(*sentences, documents, separated=across),
+    )
+    lines = LineStream(starts, sentences[0], documents, separated=across)
+    rule = ("rows of lines", across, block, *white)
+    edges = cached_array(store, rule, np.int64, lambda: lines.edges(block))
+    return edges[:-1], edges[1:], lines

@@ -17,6 +17,7 @@ from plmctl.examples.keys import Keys
 from plmctl.examples.pairing import Records, next_sentence_pairs
 from plmctl.objectives._masked import (
     NEXT_SENTENCE,
+    MaskedObjective,
     MaskedPairs,
     cached_pairs,
     check_documents,
@@ -36,27 +37,25 @@ class Config(MaskingConfig):
     """Share of documents whose pairs are cut to a random shorter length."""
 
 
-class NextSentencePrediction(MaskedPairs, config=Config):
-    """Pairs of segments, labelled by whether the second one follows the first.
-
-    ``seq_len`` counts [CLS] and both [SEP].
-
-    Raises:
-        DataError: Fewer than two documents, so that there is no random next segment.
-    """
+class NextSentencePrediction(MaskedObjective[Config], config=Config):
+    """Pairs of segments, labelled by whether the second one follows the first."""
 
     LOSS_TERMS = ("mlm", "nsp")
 
-    def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-    ) -> None:
-        check_documents(config.name, store, "use the objective 'mlm'")
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> MaskedPairs:
+        """The pairs of a store; ``seq_len`` counts [CLS] and both [SEP].
+
+        Raises:
+            DataError: Fewer than two documents, so that there is no random next segment.
+        """
+        share = self.config.short_seq_prob
+        check_documents(self.config.name, store, "use the objective 'mlm'")
 
         def make_pairs(key: Keys) -> Iterator[Records]:
-            share = config.short_seq_prob
             return next_sentence_pairs(
                 store.sentences, store.documents, seq_len, key, short_seq_prob=share
             )
 
-        pairs = cached_pairs(store, seq_len, ("nsp", config.short_seq_prob), seed, make_pairs)
-        super().__init__(masker(config, store, vocab, seed), pairs, NEXT_SENTENCE)
+        pairs = cached_pairs(store, seq_len, ("nsp", share), seed, make_pairs)
+        masks = masker(self.config, store, vocab, seed)
+        return MaskedPairs(self, masks, pairs, NEXT_SENTENCE)

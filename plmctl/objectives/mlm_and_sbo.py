@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from plmctl.arrays import Ints
+from plmctl.arrays import Bools, Ints
 from plmctl.config.base import ObjectiveConfig
+from plmctl.errors import ConfigError
 from plmctl.examples.inspection import Example, Tallies, masked_row, masked_tallies, tally
 from plmctl.examples.keys import Keys, below, fold, stream
 from plmctl.examples.packing import CLS, PAD, SEP, Layout, fill, layout
@@ -26,8 +27,14 @@ from plmctl.examples.spans import (
     replace_spans,
     span_shares,
 )
-from plmctl.objectives._masked import ROW_TOKENS, document_rows, special_ids
-from plmctl.objectives.base import Objective
+from plmctl.objectives._masked import (
+    ROW_TOKENS,
+    document_rows,
+    masked_word,
+    special_ids,
+    word_sizes,
+)
+from plmctl.objectives.base import Objective, ObjectiveExamples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
 
 
 _PLACES = 15  # tokens of a span that its boundaries predict, as published
+_TOO_LONG = 0.5  # share of the text in words of which a span has but a part, which it predicts
 
 
 class Config(ObjectiveConfig):
@@ -65,26 +73,61 @@ class Config(ObjectiveConfig):
         return self
 
 
-class SpanBoundaryObjective(Objective, config=Config):
-    """Rows of one store: [CLS], sentences of a document, [SEP]; ``seq_len`` counts both."""
+class SpanBoundaryObjective(Objective[Config], config=Config):
+    """Masked spans, whose tokens are predicted twice."""
 
     LOSS_TERMS = ("mlm", "sbo")
     TOKENS = ROW_TOKENS
+    SAMPLES = "fill-mask"
+
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> SpanRows:
+        """The rows of a store; ``seq_len`` counts [CLS] and [SEP]."""
+        return SpanRows(self, store, vocab, seq_len, seed)
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints] | None:
+        """See ``masked_word``."""
+        return masked_word(ids, starts, key, vocab)
+
+    def check_text(self, store: TokenStore, seq_len: int) -> None:
+        """Refuse text in which spans of whole words would only be the beginnings of words.
+
+        Raises:
+            ConfigError: Most of the text is in words with more tokens than a sequence predicts.
+        """
+        if not store.num_tokens:
+            return
+        sizes = word_sizes(store)
+        most = int(budget(np.array([seq_len - 2]), self.config.rate)[0])
+        long = sizes[sizes > most].sum() / sizes.sum()
+        if long > _TOO_LONG:
+            raise ConfigError(
+                f"objective.name: mlm+sbo masks whole words, but {long:.0%} of the tokens are in "
+                f"words of more than {most} tokens, the most that a sequence of {seq_len} predicts",
+                "text without spaces is one long word to this tokenizer; use the objective 'mlm', "
+                "a larger vocabulary, or longer sequences",
+            )
+
+    def targets_per_token(self) -> float:
+        """The share of the tokens that is masked."""
+        return self.config.rate
+
+
+class SpanRows(ObjectiveExamples[Config]):
+    """Rows of one store: [CLS], sentences of a document, [SEP]."""
 
     def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
+        self,
+        objective: SpanBoundaryObjective,
+        store: TokenStore,
+        vocab: Vocab,
+        seq_len: int,
+        seed: int,
     ) -> None:
-        self.mask_id, cls, sep, pad = special_ids(config.name, vocab)
+        super().__init__(objective, store)
+        self.mask_id, cls, sep, pad = special_ids(self.config.name, vocab)
         self.specials = {PAD: pad, CLS: cls, SEP: sep}
-        self.config, self.store = config, store
         self.key = int(fold(seed, stream("mask")))
         self.starts, self.ends = document_rows(store, vocab, seq_len - 2)
-
-    @classmethod
-    def targets_per_token(cls, config: ObjectiveConfig) -> float:
-        """The share of the tokens that is masked."""
-        assert isinstance(config, Config)
-        return config.rate
 
     def __len__(self) -> int:
         """Rows in an epoch."""

@@ -17,6 +17,7 @@ from plmctl.examples.keys import Keys
 from plmctl.examples.pairing import Records, sentence_order_pairs
 from plmctl.objectives._masked import (
     Label,
+    MaskedObjective,
     MaskedPairs,
     cached_pairs,
     check_documents,
@@ -42,36 +43,28 @@ class Config(MaskingConfig):
     out, so that the label is about order alone, as in ALBERT's paper."""
 
 
-class SentenceOrderPrediction(MaskedPairs, config=Config):
-    """Pairs of consecutive segments, labelled by whether they are swapped.
+SWAPPED = Label("swapped", ("A comes before B", "B comes before A", "B is from another document"))
 
-    ``seq_len`` counts [CLS] and both [SEP].
 
-    Raises:
-        DataError: Fewer than two documents, and ``single_sentence: other_document``.
-    """
+class SentenceOrderPrediction(MaskedObjective[Config], config=Config):
+    """Pairs of consecutive segments, labelled by whether they are swapped."""
 
     LOSS_TERMS = ("mlm", "sop")
 
-    def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-    ) -> None:
-        if config.single_sentence == "other_document":
-            check_documents(config.name, store, "set `objective.single_sentence: skip`")
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> MaskedPairs:
+        """The pairs of a store; ``seq_len`` counts [CLS] and both [SEP].
+
+        Raises:
+            DataError: Fewer than two documents, and ``single_sentence: other_document``.
+        """
+        share, single = self.config.short_seq_prob, self.config.single_sentence
+        if single == "other_document":
+            check_documents(self.config.name, store, "set `objective.single_sentence: skip`")
 
         def make_pairs(key: Keys) -> Iterator[Records]:
             return sentence_order_pairs(
-                store.sentences,
-                store.documents,
-                seq_len,
-                key,
-                short_seq_prob=config.short_seq_prob,
-                single=config.single_sentence,
+                store.sentences, store.documents, seq_len, key, short_seq_prob=share, single=single
             )
 
-        rule = ("sop", config.short_seq_prob, config.single_sentence)
-        pairs = cached_pairs(store, seq_len, rule, seed, make_pairs)
-        label = Label(
-            "swapped", ("A comes before B", "B comes before A", "B is from another document")
-        )
-        super().__init__(masker(config, store, vocab, seed), pairs, label)
+        pairs = cached_pairs(store, seq_len, ("sop", share, single), seed, make_pairs)
+        return MaskedPairs(self, masker(self.config, store, vocab, seed), pairs, SWAPPED)

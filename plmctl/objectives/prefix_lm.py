@@ -8,14 +8,17 @@ google-research/text-to-text-transfer-transformer, preprocessors.py (``prefix_lm
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from plmctl.arrays import Ints
+from plmctl.arrays import Bools, Ints
 from plmctl.examples.keys import Keys, below, fold, stream
 from plmctl.examples.noise import compact, real
-from plmctl.objectives._text_to_text import PackedTextToText, Pair, TextToTextConfig
+from plmctl.objectives._text_to_text import PackedTextToText, Pair, Specials, TextToTextConfig
+
+if TYPE_CHECKING:
+    from plmctl.tokenization.load import Vocab
 
 
 class Config(TextToTextConfig):
@@ -24,10 +27,16 @@ class Config(TextToTextConfig):
     name: Literal["prefix_lm"] = "prefix_lm"
 
 
-class PrefixLM(PackedTextToText, config=Config):
-    """Segments of one document each; ``seq_len`` counts a segment and one end token."""
+class PrefixLM(PackedTextToText[Config], config=Config):
+    """The input is the beginning of a text, the target the rest."""
 
-    def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
+    SAMPLES = "generation"
+
+    def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints]:
+        """The first half of the sentence is continued."""
+        return ids[: len(ids) // 2], ids[len(ids) // 2 :]
+
+    def shape(self, ids: Ints, lengths: Ints, keys: Keys, specials: Specials) -> Pair:
         """Prefixes of 1..n-1 tokens, all equally likely, and the rest."""
         is_prefix = np.asarray(real(self.sizes(lengths, keys)[0], ids.shape[1]))
         is_rest = real(lengths, ids.shape[1]) & ~is_prefix
@@ -38,7 +47,7 @@ class PrefixLM(PackedTextToText, config=Config):
         prefix = 1 + below(fold(keys, stream("prefix")), lengths - 1)
         return prefix, lengths - prefix
 
-    def expected(self) -> dict[str, float]:
+    def expected(self, lengths: Ints, rows: int) -> dict[str, float]:
         """Input and target have half of each segment, and an end token."""
-        tokens = float((self.ends - self.starts).sum() / 2 + len(self.starts))
-        return dict.fromkeys(("mean_length", "mean_target_length"), tokens / max(1, len(self)))
+        tokens = float(lengths.sum() / 2 + len(lengths))
+        return dict.fromkeys(("mean_length", "mean_target_length"), tokens / max(1, rows))

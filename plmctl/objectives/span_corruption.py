@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from plmctl.arrays import Ints
-from plmctl.config.base import ObjectiveConfig
 from plmctl.examples.keys import Keys
 from plmctl.examples.noise import replace_runs, span_counts, span_lengths, span_noise
 from plmctl.examples.packing import CONCATENATED
 from plmctl.objectives._text_to_text import (
     Pair,
+    Segments,
+    Specials,
     TextToText,
     TextToTextConfig,
 )
@@ -38,41 +39,32 @@ class Config(TextToTextConfig):
     """Mean tokens of a hidden span."""
 
 
-class SpanCorruption(TextToText, config=Config):
-    """Segments of groups of documents; ``seq_len`` counts the input's sentinels and end token."""
+class SpanCorruption(TextToText[Config], config=Config):
+    """Spans of noise become sentinels in the input; the target has what they stand for."""
 
     TOKENS = ("pad", "eos", "sentinels")
 
-    def __init__(
-        self, config: Config, store: TokenStore, vocab: Vocab, seq_len: int, seed: int
-    ) -> None:
-        lengths = span_lengths(seq_len, config.density, config.mean_span)
-        super().__init__(
-            config,
-            store,
-            vocab,
-            seed,
-            size=lengths.raw,
-            group=CONCATENATED,
-            sentinels=lengths.spans,
+    def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Segments:
+        """Segments of groups of documents; ``seq_len`` counts sentinels and the end token."""
+        lengths = span_lengths(seq_len, self.config.density, self.config.mean_span)
+        size, sentinels = lengths.raw, lengths.spans
+        return Segments(
+            self, store, vocab, seed, size=size, group=CONCATENATED, sentinels=sentinels
         )
-        self.config = config
 
-    @classmethod
-    def targets_per_token(cls, config: ObjectiveConfig) -> float:
+    def targets_per_token(self) -> float:
         """Spans and their sentinels, per token that remains and sentinel."""
-        assert isinstance(config, Config)
-        spans = config.density / config.mean_span
-        return (config.density + spans) / (1 - config.density + spans)
+        density = self.config.density
+        spans = density / self.config.mean_span
+        return (density + spans) / (1 - density + spans)
 
-    def shape(self, ids: Ints, lengths: Ints, keys: Keys) -> Pair:
+    def shape(self, ids: Ints, lengths: Ints, keys: Keys, specials: Specials) -> Pair:
         """The text with a sentinel per span, and each sentinel with its span."""
         noise = span_noise(lengths, self.config.density, self.config.mean_span, keys)
-        return Pair(*replace_runs(ids, lengths, noise, self.specials.sentinels), noise)
+        return Pair(*replace_runs(ids, lengths, noise, specials.sentinels), noise)
 
-    def expected(self) -> dict[str, float]:
+    def expected(self, lengths: Ints, rows: int) -> dict[str, float]:
         """The share of noise, and the mean length of its spans."""
-        lengths = self.ends - self.starts
         noise, spans = span_counts(lengths, self.config.density, self.config.mean_span)
         return {
             "noise_share": float(noise.sum() / max(lengths.sum(), 1)),

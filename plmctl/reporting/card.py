@@ -1,5 +1,7 @@
 """Cards: README.md of a model folder, in a run, exported or on the Hub; and that of a corpus."""
 
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -8,13 +10,16 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from plmctl.errors import ConfigError, DataError, did_you_mean, near_names, read_error
+from plmctl.errors import ConfigError, DataError, read_error
 from plmctl.formatting import format_value, printable, without_local_paths
 from plmctl.reporting.run_files import Run, as_number, metrics_of, outdated, read_run
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, ModelCard
 
 # The end of the class name of a network: its auto class, and its pipeline tag.
 _LOADED_AS = {
@@ -34,28 +39,13 @@ _PIPELINES = ("fill-mask", "text-generation", "text-classification", "token-clas
 _HYPERPARAMETERS = ("seed", "init", "model", "objective", "task", "train", "optim", "schedule")
 
 
-# Of the Hub's list; `other` for the rest.
-_LICENSES = (
-    "apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "isc", "zlib", "unlicense", "wtfpl",
-    "artistic-2.0", "afl-3.0", "bsl-1.0", "ecl-2.0", "epl-1.0", "epl-2.0", "eupl-1.1", "eupl-1.2",
-    "agpl-3.0", "gpl", "gpl-2.0", "gpl-3.0", "lgpl", "lgpl-2.1", "lgpl-3.0", "lgpl-lr", "mpl-2.0",
-    "ms-pl", "ncsa", "osl-3.0", "postgresql", "ofl-1.1", "lppl-1.3c", "gfdl", "etalab-2.0",
-    "cc", "cc0-1.0", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0",
-    "cc-by-sa-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0",
-    "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0",
-    "cdla-sharing-1.0", "cdla-permissive-1.0", "cdla-permissive-2.0", "c-uda", "odc-by", "odbl",
-    "pddl", "openrail", "openrail++", "bigscience-openrail-m", "creativeml-openrail-m",
-    "bigscience-bloom-rail-1.0", "bigcode-openrail-m", "openmdw-1.0", "unknown", "other",
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Publication:
     """What a card on the Hub says that the run folder does not have.
 
     Attributes:
         repo: The name of the repository.
-        license: One of the Hub's names; None: not said.
+        license: A name that the Hub knows, such as "mit"; None: not said.
         languages: Codes of ISO 639, such as "en" and "zh".
         evaluations: Run folders of ``plmctl eval`` with more results of the model.
         branches: The branches of checkpoints, with their steps.
@@ -88,38 +78,31 @@ def model_card(
     loaded = read_run(run, run.resolve().name)
     if step is not None:
         loaded = _until(loaded, step)
-    loader, purpose = _loaded_as(architecture)
-    front = _front_matter(loaded, purpose)
-    evaluations: list[_Evaluation] = []
-    if publication is not None:
-        if step is None:
-            evaluations = _evaluations(loaded, publication.evaluations)
-        front = _hub_front_matter(front, loaded, publication, evaluations)
+    _, purpose = _loaded_as(architecture)
+    own: list[EvalResult] = []
+    measured: list[EvalResult] = []
+    if publication is not None and step is None:
+        own = _validation(loaded, purpose)
+        measured = _measured(publication.evaluations, run / "model", purpose)
     whole = f"The weights after step {step:,}, before the end of the run." if step else ""
     branches = (publication.branches if publication else None) or {}
     parts = [
-        f"---\n{_yaml(front)}---",
         f"# {_text(loaded.name)}",
         _summary(loaded),
         whole,
         _table("Network", _network(loaded)),
         _table("Results", [(metric.name, metric.value) for metric in metrics_of(loaded)]),
-        _table("Evaluation", [row for one in evaluations[1:] for row in one.rows()]),
+        _table("Evaluation", _rows(measured)),
         _data(loaded),
         _table("Compute", list(_compute(loaded))),
         _table("Hyperparameters", list(_hyperparameters(loaded))),
-        _usage(
-            loader,
-            purpose,
-            ours=architecture.startswith("Elmo"),
-            repo=publication.repo if publication else None,
-        ),
+        _usage(architecture, repo=publication.repo if publication else None),
         _table("Checkpoints", [(_code(name), f"step {at:,}") for name, at in branches.items()]),
         "A checkpoint is loaded with `revision=` and its name." if branches else "",
         _provenance(loaded),
         _use_and_limits(loaded, purpose),
     ]
-    text = "\n\n".join(part for part in parts if part) + "\n"
+    text = _card(_front_matter(loaded, purpose, publication, [*own, *measured]), parts)
     return text if publication is None else without_local_paths(text)
 
 
@@ -135,7 +118,6 @@ def hub_card(
 
     Args:
         run: The run folder that it belongs to; None: it was exported or copied.
-        publication: What the run folder does not have.
         step: The step of the weights, if it is a checkpoint's card.
 
     Raises:
@@ -146,37 +128,41 @@ def hub_card(
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     if run is not None and (step is not None or text in ("", model_card(run, architecture))):
         return model_card(run, architecture, step=step, publication=publication)
-    before, body = _split(text, path)
-    loader, purpose = _loaded_as(architecture)
-    front: dict[str, Any] = {"library_name": "transformers", "tags": ["plmctl"]}
-    evaluations: list[_Evaluation] = []
-    if purpose:
-        front["pipeline_tag"] = purpose
-    if run is not None:
-        loaded = read_run(run, run.resolve().name)
-        front = _front_matter(loaded, purpose)
-        evaluations = _evaluations(loaded, publication.evaluations)
-    elif publication.evaluations:
-        evaluations = [one for path in publication.evaluations for one in _measured(path, folder)]
-    front = _hub_front_matter(front, None if run is None else loaded, publication, evaluations)
-    chosen = {key: front[key] for key in ("license", "language") if key in front}
-    if not body:
-        body = "\n\n".join(
-            [
-                f"# {_text(publication.repo.rpartition('/')[2])}",
-                f"A model of the class {_text(architecture)}. The folder says nothing about its "
-                "training.",
-                _table("Evaluation", [row for one in evaluations for row in one.rows()]),
-                _usage(
-                    loader,
-                    purpose,
-                    ours=architecture.startswith("Elmo"),
-                    repo=publication.repo,
-                ),
-            ]
-        )
-    body = body.replace(_FOLDER_LINE, _folder_line(publication.repo))
-    return f"---\n{_yaml(front | before | chosen)}---\n\n{body.strip()}\n"
+    _, purpose = _loaded_as(architecture)
+    results = _measured(publication.evaluations, folder, purpose)
+    loaded = None if run is None else read_run(run, run.resolve().name)
+    if loaded is not None:
+        results = [*_validation(loaded, purpose), *results]
+    front = _front_matter(loaded, purpose, publication, results)
+    edited = _edited(text, path)
+    chosen = {"license": publication.license, "language": list(publication.languages)}
+    front |= edited.data.to_dict() | {key: value for key, value in chosen.items() if value}
+    body = edited.text.strip().replace(_FOLDER_LINE, f'folder = "{publication.repo}"')
+    parts = [
+        f"# {_text(publication.repo.rpartition('/')[2])}",
+        f"A model of the class {_text(architecture)}. The folder says nothing about its training.",
+        _table("Evaluation", _rows(results)),
+        _usage(architecture, repo=publication.repo),
+    ]
+    return _card(front, [body] if body else parts)
+
+
+def _edited(text: str, path: Path) -> ModelCard:
+    """A README.md that plmctl has not written, or has written elsewhere."""
+    from huggingface_hub import ModelCard
+
+    try:
+        return ModelCard(text if text.startswith("---") else f"---\n{{}}\n---\n{text}")
+    except (ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path}: its front matter is not YAML: {reason}", "fix it") from error
+
+
+def _card(front: Mapping[str, Any], parts: Sequence[str]) -> str:
+    from huggingface_hub import CardData
+
+    body = "\n\n".join(part for part in parts if part)
+    return f"---\n{CardData(**front).to_yaml()}\n---\n\n{body}\n"
 
 
 def architecture_of(config: Path) -> str:
@@ -196,44 +182,6 @@ def architecture_of(config: Path) -> str:
     return str(names[0]) if names else ""
 
 
-def check_publication(publication: Publication) -> None:
-    """Refuse licenses and languages that the Hub does not know.
-
-    Raises:
-        ConfigError: One of them is unknown.
-    """
-    name = publication.license
-    if name is not None and name not in _LICENSES:
-        near = did_you_mean(near_names(name.lower(), _LICENSES))
-        raise ConfigError(
-            f"--license: the Hub has no license {name!r}{near}",
-            "see huggingface.co/docs/hub/repositories-licenses; `other` is for all others",
-        )
-    for language in publication.languages:
-        if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*|multilingual|code", language):
-            raise ConfigError(
-                f"--language: {language!r} is not a code of a language",
-                "use those of ISO 639: en, zh, yue ...; several: --language en --language zh",
-            )
-
-
-def _yaml(front: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)
-
-
-def _split(text: str, path: Path) -> tuple[dict[str, Any], str]:
-    """The front matter and the body of a card."""
-    match = re.match(r"---\s*\n(.*?)\n?---\s*(?:\n|$)(.*)", text, re.DOTALL)
-    if match is None:
-        return {}, text
-    try:
-        front = yaml.safe_load(match[1])
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path}: its front matter is not YAML: {reason}", "fix it") from error
-    return front if isinstance(front, dict) else {}, match[2]
-
-
 def _until(run: Run, step: int) -> Run:
     """The run as it was at a step: only a validation of that very step is a result of it."""
     records = [
@@ -247,75 +195,71 @@ def _until(run: Run, step: int) -> Run:
 # --- What the Hub reads: the front matter, with the results as a model-index ---
 
 
-@dataclass(frozen=True)
-class _Evaluation:
-    """The results of one measure, task or validation.
+def _front_matter(
+    run: Run | None,
+    purpose: str | None,
+    publication: Publication | None,
+    results: Sequence[EvalResult],
+) -> dict[str, Any]:
+    """The front matter by its keys; without ``publication`` that of a folder."""
+    from huggingface_hub import ModelCardData
 
-    Attributes:
-        name: Of the measure or the suite.
+    front = ModelCardData(library_name="transformers", pipeline_tag=purpose, tags=["plmctl"])
+    if run is not None:
+        named = [run.setting("model", "family"), run.setting("objective", "name")]
+        front.tags = ["plmctl", *(name for name in named if name)]
+        base = _base_of(run)
+        # Only an id of the Hub: the folder of another run means nothing there.
+        if isinstance(base, str) and base.count("/") <= 1 and not os.path.exists(base):
+            front.base_model = base
+    if publication is not None:
+        front.language = list(publication.languages) or None
+        front.license = publication.license
+        front.datasets = (None if run is None else _hub_datasets(run)) or None
+        if results:
+            front.model_name = publication.repo.rpartition("/")[2]
+            front.eval_results = list(results)
+    return dict(front.to_dict())
+
+
+def _results(
+    purpose: str | None, name: str, data: str, dataset: str, results: Mapping[str, Any]
+) -> list[EvalResult]:
+    """The metrics among results: counts are whole numbers, the rest has these endings.
+
+    Args:
+        name: The validation, a measure or a suite.
         data: A name of its data for readers.
         dataset: The id of its data on the Hub, or a plain name.
-        metrics: Its results by name.
     """
-
-    name: str
-    data: str
-    dataset: str
-    metrics: Mapping[str, float]
-
-    def rows(self) -> list[tuple[str, object]]:
-        """A row per metric."""
-        shown = (f"{key.replace('_', ' ')} ({self.data})" for key in self.metrics)
-        return list(zip(shown, self.metrics.values(), strict=True))
-
-
-def _hub_front_matter(
-    front: dict[str, Any],
-    run: Run | None,
-    publication: Publication,
-    evaluations: Sequence[_Evaluation],
-) -> dict[str, Any]:
-    named: dict[str, Any] = {}
-    if publication.languages:
-        named["language"] = list(publication.languages)
-    if publication.license:
-        named["license"] = publication.license
-    datasets = [] if run is None else _hub_datasets(run)
-    if datasets:
-        front["datasets"] = datasets
-    results = [one for one in evaluations if one.metrics]
-    if results:
-        name = publication.repo.rpartition("/")[2]
-        front["model-index"] = _model_index(name, front.get("pipeline_tag"), results)
-    return named | front
-
-
-def _model_index(
-    name: str, purpose: str | None, evaluations: Sequence[_Evaluation]
-) -> list[dict[str, Any]]:
     from huggingface_hub import EvalResult
-    from huggingface_hub.repocard_data import eval_results_to_model_index
 
-    return eval_results_to_model_index(
-        name,
-        [
-            EvalResult(
-                task_type=purpose or "feature-extraction",
-                dataset_type=one.dataset,
-                dataset_name=one.data,
-                dataset_split="validation" if one.name == "validation" else None,
-                metric_type=key,
-                metric_name=f"{one.name}: {key.replace('_', ' ')}",
-                metric_value=round(value, 6),
-            )
-            for one in evaluations
-            for key, value in one.metrics.items()
-        ],
-    )
+    return [
+        EvalResult(
+            task_type=purpose or "feature-extraction",
+            dataset_type=dataset,
+            dataset_name=data,
+            dataset_split="validation" if name == "validation" else None,
+            metric_type=key,
+            metric_name=f"{name}: {key.replace('_', ' ')}",
+            metric_value=round(value, 6),
+        )
+        for key, value in results.items()
+        if isinstance(value, float)
+        and math.isfinite(as_number(value))
+        and not key.endswith(("_se", "_low", "_high"))
+        and key != "majority"
+    ]
 
 
-def _evaluations(run: Run, others: Sequence[Path]) -> list[_Evaluation]:
-    """The validation of a run, then the measures of other run folders."""
+def _rows(results: Sequence[EvalResult]) -> list[tuple[str, object]]:
+    return [
+        (f"{one.metric_type.replace('_', ' ')} ({one.dataset_name})", one.metric_value)
+        for one in results
+    ]
+
+
+def _validation(run: Run, purpose: str | None) -> list[EvalResult]:
     sources = run.setting("data", "valid")
     if isinstance(sources, dict):
         sources = [source for name in sources for source in _list(sources, name)]
@@ -323,16 +267,15 @@ def _evaluations(run: Run, others: Sequence[Path]) -> list[_Evaluation]:
     named = (_sources(run) or ["training text"]) if held_out else sources
     data = f"held out of {_names(named)}" if held_out else _names(named)
     results = run.evaluations.get("valid", {}).get("results", {})
-    metrics = {
-        "_".join(part for part in key.split("/") if part != "valid"): value
-        for key, value in _metrics(results).items()
-    }
-    own = _Evaluation("validation", data, _dataset(named), metrics)
-    folder = run.path / "model"
-    return [own, *(one for path in others for one in _measured(path, folder))]
+    short = {key.removeprefix("valid/").replace("/", "_"): value for key, value in results.items()}
+    return _results(purpose, "validation", data, _dataset(named), short)
 
 
-def _measured(evaluation: Path, folder: Path) -> Iterator[_Evaluation]:
+def _measured(evaluations: Sequence[Path], folder: Path, purpose: str | None) -> list[EvalResult]:
+    return [one for path in evaluations for one in _of_evaluation(path, folder, purpose)]
+
+
+def _of_evaluation(evaluation: Path, folder: Path, purpose: str | None) -> Iterator[EvalResult]:
     """The results in a run folder of ``plmctl eval``.
 
     Raises:
@@ -361,19 +304,7 @@ def _measured(evaluation: Path, folder: Path) -> Iterator[_Evaluation]:
         title = str(document.get("title") or stem)
         data = _names(sources) if sources else title
         dataset = _dataset(sources) if sources else stem
-        yield _Evaluation(stem, data, dataset, _metrics(document["results"]))
-
-
-def _metrics(results: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics among results: counts are whole numbers, the rest has these endings."""
-    return {
-        key: value
-        for key, value in results.items()
-        if isinstance(value, float)
-        and math.isfinite(as_number(value))
-        and not key.endswith(("_se", "_low", "_high"))
-        and key != "majority"
-    }
+        yield from _results(purpose, stem, data, dataset, document["results"])
 
 
 def _names(sources: Sequence[object]) -> str:
@@ -405,19 +336,6 @@ def _hub_datasets(run: Run) -> list[str]:
 def _loaded_as(architecture: str) -> tuple[str, str | None]:
     known = (loaded for end, loaded in _LOADED_AS.items() if architecture.endswith(end))
     return next(known, ("AutoModel", None))
-
-
-def _front_matter(run: Run, purpose: str | None) -> dict[str, Any]:
-    tags = ["plmctl", run.setting("model", "family"), run.setting("objective", "name")]
-    front: dict[str, Any] = {"library_name": "transformers"}
-    if purpose:
-        front["pipeline_tag"] = purpose
-    base = _base_of(run)
-    # Only an id of the Hub: the folder of another run means nothing there.
-    if isinstance(base, str) and base.count("/") <= 1 and not os.path.exists(base):
-        front["base_model"] = base
-    front["tags"] = [tag for tag in tags if tag]
-    return front
 
 
 def _base_of(run: Run) -> object:
@@ -559,11 +477,9 @@ def _hyperparameters(run: Run) -> Iterator[tuple[str, object]]:
 _FOLDER_LINE = 'folder = "."  # the folder of this file'
 
 
-def _folder_line(repo: str) -> str:
-    return f'folder = "{repo}"'
-
-
-def _usage(loader: str, purpose: str | None, *, ours: bool, repo: str | None = None) -> str:
+def _usage(architecture: str, repo: str | None = None) -> str:
+    loader, purpose = _loaded_as(architecture)
+    ours = architecture.startswith("Elmo")
     lines = [
         "## How to load it",
         "",
@@ -571,7 +487,7 @@ def _usage(loader: str, purpose: str | None, *, ours: bool, repo: str | None = N
         *(["import plmctl.models.elmo  # transformers has no ELMo"] if ours else []),
         f"from transformers import AutoTokenizer, {loader}",
         "",
-        _FOLDER_LINE if repo is None else _folder_line(repo),
+        _FOLDER_LINE if repo is None else f'folder = "{repo}"',
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
         f"model = {loader}.from_pretrained(folder)",
         "```",
@@ -665,21 +581,22 @@ def data_card(data: PreparedData, license_name: str | None, languages: Sequence[
 
     Args:
         data: What was prepared.
-        license_name: One of the Hub's names; None: not said.
+        license_name: A name that the Hub knows; None: not said.
         languages: Codes of ISO 639.
     """
+    from huggingface_hub import DatasetCardData
+
     title = ", ".join(name for name, weight, _ in data.corpora if weight is not None)
     title = title or f"Text of {_names(_list(data.settings, 'train'))}"
     documents = sum(data.total(side, "documents") or 0 for side in ("train", "valid"))
-    front: dict[str, Any] = {"pretty_name": title}
-    if languages:
-        front["language"] = list(languages)
-    front |= {
-        "license": license_name or "unknown",
-        "size_categories": [size_category(documents)],
-        "task_categories": ["text-generation", "fill-mask"],
-        "tags": ["plmctl"],
-    }
+    front = DatasetCardData(
+        pretty_name=title,
+        language=list(languages) or None,
+        license=license_name or "unknown",
+        size_categories=[size_category(documents)],
+        task_categories=["text-generation", "fill-mask"],
+        tags=["plmctl"],
+    )
     terms = (
         f"The license is {_code(license_name)}."
         if license_name
@@ -687,7 +604,6 @@ def data_card(data: PreparedData, license_name: str | None, languages: Sequence[
         "and in the first lines of this file, before you publish the text."
     )
     parts = [
-        f"---\n{_yaml(front)}---",
         f"# {_text(title)}",
         "Text for pretraining language models, prepared with plmctl. A row is a document.",
         _data_counts(data),
@@ -701,7 +617,7 @@ def data_card(data: PreparedData, license_name: str | None, languages: Sequence[
         "under copyright are in it as they are in its sources. It was not compared with test sets. "
         "The counts of words and tokens hold for the rules and the tokenizer named above.",
     ]
-    return without_local_paths("\n\n".join(part for part in parts if part) + "\n")
+    return without_local_paths(_card(front.to_dict(), parts))
 
 
 def _data_counts(data: PreparedData) -> str:
@@ -783,7 +699,8 @@ def _data_cleaning(data: PreparedData) -> str:
 
 def _data_again(data: PreparedData) -> str:
     settings = {"tokenizer": data.tokenizer, "data": dict(data.settings)}
-    block = "\n".join(map(printable, _yaml(settings).splitlines()))
+    written = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    block = "\n".join(map(printable, written.splitlines()))
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block)), default=0))
     return "\n".join(
         [

@@ -128,7 +128,13 @@ def _page_of_several_runs(folders: Sequence[Run], differences: Sequence[Interval
         *(
             (
                 element("h2", "Differences, with their 95 % intervals"),
-                panel(_intervals_svg(differences)),
+                panel(
+                    embedded_svg(
+                        draw_intervals(differences),
+                        "differences with their 95 % intervals",
+                        wide=True,
+                    )
+                ),
             )
             if differences
             else ()
@@ -136,11 +142,6 @@ def _page_of_several_runs(folders: Sequence[Run], differences: Sequence[Interval
         element("h2", "Each run"),
         *(_run_details(run) for run in runs),
     )
-
-
-def _intervals_svg(differences: Sequence[Interval]) -> Html:
-    title = "differences with their 95 % intervals"
-    return embedded_svg(draw_intervals(differences), title, wide=True)
 
 
 def _runs_of_one_kind(runs: Sequence[Run]) -> Html:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.base import make_objective
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say
-from plmctl.run.network import fresh_model, loaded_model, make_network, output_size
+from plmctl.run.network import fresh_model, loaded_model, make_network
 from plmctl.tokenization.load import Vocab
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def phase_flops(
 ) -> tuple[float, ...]:
     """FLOPs per token of each phase; the arguments are those of ``network_sizes``."""
     sizes = network_sizes(config, vocab, tokenizer)
-    objective = get_objective(config.objective.name)
-    predicted = objective.targets_per_token(config.objective)
+    objective = make_objective(config.objective)
+    predicted = objective.targets_per_token()
     output = predicted if objective.ENCODER_DECODER else 1.0
     return tuple(flops_per_token(sizes, phase.seq_len, output) for phase in config.train.phases)
 
@@ -124,8 +124,8 @@ def network_sizes(
     """
     import torch
 
-    objective = get_objective(config.objective.name)
-    outputs = objective.outputs_per_target(config.objective, output_size(config, vocab))
+    objective = make_objective(config.objective)
+    outputs = objective.outputs_per_target(objective.num_outputs(vocab.size))
     if config.model.init_from is not None:
         model = (
             loaded_model(config, new_heads=say)

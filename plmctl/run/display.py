@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, cast
@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Literal, cast
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Column, Table
-from rich.text import Text
 
 from plmctl.addresses import shown
 from plmctl.formatting import format_duration, printable, printable_json
 from plmctl.run import launch
 
 if TYPE_CHECKING:
-    from rich.live import Live
     from rich.progress import Progress, TaskID
 
 
@@ -84,57 +82,6 @@ def _least_width(column: Column) -> int:
     """Characters of a column: all of its names, or a few of what can be folded."""
     texts = [column.header, *column.cells] if column.no_wrap else []
     return max((len(str(text)) for text in texts), default=8) + 2
-
-
-# --- The stages of a longer job: a line for each ---
-
-
-class StageLines:
-    """A line on stderr for each stage that has ended; on a terminal, below them, those at work.
-
-    Args:
-        total: Number of stages.
-    """
-
-    def __init__(self, total: int) -> None:
-        self._total, self._number = total, 0
-        self._console = Console(file=sys.stderr)
-        self._live: Live | None = None
-
-    def __enter__(self) -> StageLines:
-        if _is_live():
-            from rich.live import Live
-
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def ended(self, title: str, note: str) -> None:
-        """A line for a stage that has ended, or has nothing to do."""
-        self._number += 1
-        self._print(f"{self._number:{len(str(self._total))}}/{self._total}  {title}  {note}")
-
-    def output(self, name: str, line: str) -> None:
-        """A line that a stage has printed."""
-        self._print(f"{name:{_STAGE_NAME}} | {line}")
-
-    def show(self, stages: Sequence[tuple[str, str]]) -> None:
-        """The stages at work: the title and the last line that it has printed, of each."""
-        if self._live is not None:
-            # One line each: a longer one would scroll.
-            lines = [printable(f"{title}  {line}") for title, line in stages]
-            text = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
-            self._live.update(text, refresh=True)
-
-    def _print(self, line: str) -> None:
-        self._console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
-
-
-_STAGE_NAME = 17  # characters, as many as "bert-era-scratch" and one
 
 
 # --- The progress of a training ---

@@ -15,7 +15,7 @@ from plmctl.corpus.cooccurrence import embeddings_of
 from plmctl.corpus.store import Corpus
 from plmctl.examples.keys import fold, stream
 from plmctl.families.base import get_family
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.base import make_objective
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.display import say
 from plmctl.tokenization.check import vocabulary_files
@@ -65,14 +65,13 @@ def make_network(
 
 def fresh_model(config: PretrainConfig, vocab: Vocab) -> PreTrainedModel:
     """The family's model with fresh weights from the global generator, or its teacher's."""
-    family = get_family(config.model.family)
-    terms = get_objective(config.objective.name).LOSS_TERMS
+    family, objective = get_family(config.model.family), make_objective(config.objective)
     filler = vocab.pad if vocab.pad is not None else vocab.eos
     model = family.build(
         config.model,
-        vocab_size=output_size(config, vocab),
+        vocab_size=objective.num_outputs(vocab.size),
         pad_id=filler or 0,
-        loss_terms=terms,
+        loss_terms=objective.LOSS_TERMS,
     )
     if getattr(model.config, "is_encoder_decoder", False):
         # Where generating stops; T5's own config says 1, whatever the tokenizer.
@@ -94,14 +93,9 @@ def network_facts(model: PreTrainedModel) -> dict[str, int]:
     return {"parameters": sum(one.numel() for one in model.parameters()), **known}
 
 
-def output_size(config: PretrainConfig, vocab: Vocab) -> int:
-    """Ids that the network predicts: the tokenizer's, or fewer if the objective says so (bilm)."""
-    return get_objective(config.objective.name).num_outputs(config.objective, vocab.size)
-
-
 def start_from_teacher(config: PretrainConfig, model: PreTrainedModel) -> None:
     """Give a student the weights that its teacher starts it with, if the objective has one."""
-    teacher = get_objective(config.objective.name).teacher(config.objective)
+    teacher = make_objective(config.objective).teacher()
     if teacher is not None:
         get_family(config.model.family).init_from_teacher(model, teacher)
 
@@ -119,7 +113,7 @@ NOT_OF_NETWORK = set(ModelConfig.model_fields)
 
 def loaded_model(config: PretrainConfig, new_heads: Callable[[str], None]) -> PreTrainedModel:
     """The model of ``init_from`` with the heads of the objective and its own vocabulary."""
-    terms = get_objective(config.objective.name).LOSS_TERMS
+    terms = make_objective(config.objective).LOSS_TERMS
     family, source = get_family(config.model.family), str(config.model.init_from)
     return family.load(source, terms, new_heads=new_heads, **dropout_changes(config))
 

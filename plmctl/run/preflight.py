@@ -1,30 +1,24 @@
 """Preflight: everything that can be refused is refused here, in one place, before text is read.
 
 ``preflight`` checks the config of a pretraining, ``finetune_preflight`` that of a finetuning; both
-return what they opened and made on the way. ``check_text`` refuses text that the objective cannot
-mask, once there is text. What the processes of a run must agree on is in ``agreement.py``, what a
-run uses of this machine in ``machine.py``.
+return what they opened and made on the way. What the processes of a run must agree on is in
+``agreement.py``, what a run uses of this machine in ``machine.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from plmctl import registry
-from plmctl.config.sections import ComputeConfig, MaskingConfig
-from plmctl.corpus.store import TokenStore
+from plmctl.config.base import ObjectiveConfig
+from plmctl.config.sections import ComputeConfig
 from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError
-from plmctl.examples.masking import count_exact
-from plmctl.examples.spans import budget
 from plmctl.families.base import get_family
 from plmctl.folders import check_model
-from plmctl.objectives.base import Objective, get_objective
+from plmctl.objectives.base import Objective, get_objective, make_objective
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig, RunConfig
 from plmctl.run.costs import network_sizes, state_memory
@@ -35,7 +29,6 @@ from plmctl.run.network import (
     fields_set,
     folder_tokenizer,
     fresh_model,
-    output_size,
 )
 from plmctl.tasks.base import ScoredConfig, Task, make_task
 from plmctl.tokenization.encode import Encoder
@@ -84,7 +77,7 @@ class Prepared:
 
     Attributes:
         config: The config of the run.
-        objective: Makes the examples and the losses.
+        objective: What the network is trained on.
         encoder: Encodes text for token stores.
         tokenizer: The same tokenizer as transformers has it, exactly as it was saved.
         vocab: Its special ids and its size.
@@ -92,7 +85,7 @@ class Prepared:
     """
 
     config: PretrainConfig
-    objective: type[Objective]
+    objective: Objective[ObjectiveConfig]
     encoder: Encoder
     tokenizer: PreTrainedTokenizerBase
     vocab: Vocab
@@ -122,11 +115,11 @@ def preflight(config: PretrainConfig, no_tokenizer: str | None = None) -> Prepar
         check_mark(config.data.word_mark, tokenizer.all_special_tokens)
     vocab = Vocab.of(tokenizer)
     network = check_network(config, vocab)
-    objective = get_objective(config.objective.name)
+    objective = make_objective(config.objective)
     if config.model.init_from is not None:
-        _check_folder(config, network, tokenizer, output_size(config, vocab))
+        _check_folder(config, network, tokenizer, objective.num_outputs(vocab.size))
     longest = max(phase.seq_len for phase in config.train.phases)
-    objective.check(config.objective, tokenizer, network, longest)
+    objective.check(tokenizer, network, longest)
     return Prepared(config, objective, encoder, tokenizer, vocab, network)
 
 
@@ -338,7 +331,7 @@ def _check_tokens(config: PretrainConfig, vocab: Vocab) -> None:
     Raises:
         ConfigError: With the tokens that are missing.
     """
-    needed = get_objective(config.objective.name).TOKENS
+    needed = make_objective(config.objective).TOKENS
     missing = [TOKEN_NAMES[name] for name in needed if getattr(vocab, name) in (None, ())]
     if missing:
         algorithm = get_family(config.model.family).TOKENIZER
@@ -428,7 +421,7 @@ def _check_folder(
             f"{source} has no tokenizer: whether its ids are those of {config.tokenizer} is unknown"
         )
     if not launch.is_worker():  # its launcher has checked them already
-        terms = get_objective(config.objective.name).LOSS_TERMS
+        terms = make_objective(config.objective).LOSS_TERMS
         get_family(config.model.family).load(source, terms, new_heads=lambda heads: None)
 
 
@@ -494,96 +487,3 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
     if config.lora is not None:
         require_peft()
     return PreparedFinetuning(config, task, task.tokenizer(config.model), network)
-
-
-# --- Text: are its word starts good enough for whole-word masking? ---
-
-
-_WINDOWS, _WINDOW = 64, 4096  # number of stretches that are sampled, and tokens in each
-
-# Share of tokens that start a word. English has 0.86 (8,000 ids) to 0.96 (ids learned from little
-# text), Chinese characters have 0.995.
-_ALL_START = 0.99
-
-# Share of the text in words that are too long to be masked.
-_TOO_LONG = 0.2
-_SPANS_TOO_LONG = 0.5  # a truncated span still predicts a part of a long word
-
-
-def check_text(objective: Any, store: TokenStore, seq_len: int) -> None:
-    """Refuse text whose words the objective cannot mask, as ``check_words`` and ``check_spans``."""
-    if isinstance(objective, MaskingConfig):
-        check_words(objective, store, seq_len)
-    elif objective.name == "mlm+sbo":
-        check_spans(objective.rate, store, seq_len)
-
-
-def check_words(config: MaskingConfig, store: TokenStore, seq_len: int) -> None:
-    """Refuse text with which whole-word masking would not do what the config says.
-
-    Args:
-        store: Knows where words start.
-        seq_len: Length of a full sequence, which limits the length of a word that can be masked.
-
-    Raises:
-        ConfigError: Nearly every token is a word, so that masking words is masking tokens; or much
-            of the text is in words with more tokens than a sequence predicts, which would never be
-            masked.
-    """
-    if config.unit == "token" or not store.num_tokens:
-        return
-    sizes = word_sizes(store)
-    share = len(sizes) / sizes.sum()
-    if config.unit == "word" and share > _ALL_START:
-        raise ConfigError(
-            f"objective.unit: word, but {share:.1%} of the tokens are whole words, so this would "
-            "mask tokens",
-            "for Chinese set `data.words: jieba`, which finds words of several characters, or "
-            "`data.words: marked` for text that is already segmented; otherwise use `unit: token`",
-        )
-    rate = max(config.rate_at(0.0), config.rate_at(1.0))
-    most = int(count_exact(np.array([seq_len]), rate, config.max_predictions)[0])
-    long = sizes[sizes > most].sum() / sizes.sum()
-    if long > _TOO_LONG:
-        raise ConfigError(
-            f"objective.unit: {config.unit}, but {long:.0%} of the tokens are in words of more "
-            f"than {most} tokens, the most that a sequence of {seq_len} predicts: they would never "
-            "be masked",
-            "text without spaces is one long word to this tokenizer; use `unit: token`, a larger "
-            "vocabulary or, if words are only a little longer, longer sequences",
-        )
-
-
-def check_spans(rate: float, store: TokenStore, seq_len: int) -> None:
-    """Refuse text in which spans of whole words would only be the beginnings of words.
-
-    Args:
-        rate: Share of a sequence that is predicted.
-        store: Knows where words start.
-        seq_len: Length of a full sequence, including two special tokens.
-
-    Raises:
-        ConfigError: Most of the text is in words with more tokens than a sequence predicts.
-    """
-    if not store.num_tokens:
-        return
-    sizes = word_sizes(store)
-    most = int(budget(np.array([seq_len - 2]), rate)[0])
-    long = sizes[sizes > most].sum() / sizes.sum()
-    if long > _SPANS_TOO_LONG:
-        raise ConfigError(
-            f"objective.name: mlm+sbo masks whole words, but {long:.0%} of the tokens are in words "
-            f"of more than {most} tokens, the most that a sequence of {seq_len} predicts",
-            "text without spaces is one long word to this tokenizer; use the objective 'mlm', a "
-            "larger vocabulary, or longer sequences",
-        )
-
-
-def word_sizes(store: TokenStore) -> NDArray[np.int64]:
-    """Tokens of each word, in stretches spread evenly over the store."""
-    size = min(_WINDOW, store.num_tokens)
-    count = min(_WINDOWS, store.num_tokens // size)
-    first = np.linspace(0, store.num_tokens - size, count).astype(np.int64)
-    starts = store.word_starts(first[:, None] + np.arange(size))
-    starts[:, 0] = True  # of a word that begins before, the tokens inside count
-    return np.diff(np.append(np.flatnonzero(starts), starts.size))

@@ -19,13 +19,15 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.samples import held_out_samples
 from plmctl.evaluation.scoring import score
+from plmctl.families.base import get_family
 from plmctl.models.sharding import is_sharded
+from plmctl.objectives.base import make_objective
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.costs import phase_flops
 from plmctl.run.display import say
 from plmctl.run.machine import failure_handling
 from plmctl.run.network import make_network, starts_from_text
-from plmctl.run.preflight import Prepared, check_text
+from plmctl.run.preflight import Prepared
 from plmctl.run.sample_costs import SampleCosts, save_steps, words_per_sample, words_seen
 from plmctl.training import loop
 from plmctl.training.average import averaging
@@ -145,7 +147,7 @@ def training_examples(prepared: Prepared, text: PreparedText) -> tuple[StoreExam
     config, examples = prepared.config, []
     for phase in config.train.phases:
         for store in stores_of(text.train):
-            check_text(config.objective, store, phase.seq_len)
+            prepared.objective.check_text(store, phase.seq_len)
         examples.append(examples_of(prepared, text.train, phase.seq_len))
         _check_streams(config, examples[-1])
     return tuple(examples)
@@ -225,9 +227,7 @@ def examples_of(prepared: Prepared, corpus: Corpus, seq_len: int) -> StoreExampl
     if isinstance(corpus, MixedStore):
         sources = [examples_of(prepared, store, seq_len) for store in corpus.stores]
         return mixture(corpus.names, sources, corpus.weights, config.seed)
-    examples: StoreExamples = prepared.objective.make(
-        config.objective, corpus, prepared.vocab, seq_len, config.seed
-    )
+    examples = prepared.objective.over(corpus, prepared.vocab, seq_len, config.seed)
     if not len(examples):
         raise DataError(
             f"the corpus has {corpus.num_tokens:,} tokens: not one sequence of {seq_len}",
@@ -349,12 +349,14 @@ class Validation:
 
 
 def shows_samples(prepared: Prepared, model: PreTrainedModel) -> bool:
-    """Whether a run has samples: not ELMo's, which predicts no masked word and writes no text."""
-    able = prepared.vocab.mask is not None or model.can_generate()
+    """Whether a run has samples: its config, its objective and its family want and make them."""
+    kind, family = prepared.objective.SAMPLES, get_family(prepared.config.model.family)
+    able = family.SAMPLES and (kind == "fill-mask" or (kind is not None and model.can_generate()))
     return able and prepared.config.log.samples > 0
 
 
 def samples_of(model: LoadedModel, config: PretrainConfig, text: PreparedText) -> dict[str, Any]:
     """What the network writes for held-out sentences of the text."""
     held_out = stores_of(text.valid or text.train)[0]
-    return held_out_samples(model, held_out, config.seed, config.objective.name, config.log.samples)
+    objective = make_objective(config.objective)
+    return held_out_samples(model, held_out, config.seed, objective, config.log.samples)

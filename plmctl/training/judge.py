@@ -120,7 +120,7 @@ def beat(timeout: float) -> float:
 class Verdict(Enum):
     """What a process is told about the run."""
 
-    FINE = "goes on"
+    FINE = "continues"
     BUSY = "a batch takes long, and its makers compute: the time counts anew"
     LATE = "this process makes no progress; another one does"
     NO_BATCH = "no batch comes, and its makers do nothing"
@@ -135,7 +135,7 @@ REST = 5.0  # seconds for a process to report the failure of another by itself
 
 
 def judge(seen: Observation) -> Verdict:
-    """Whether the run goes on, and if not, why."""
+    """Whether the run continues, and if not, why."""
     if seen.stop is not None:  # this process may be about to fail in the same way
         over = seen.stop.stuck or seen.since_stop > min(REST, seen.timeout / 2)
         return Verdict.ENDED if over else Verdict.FINE

@@ -123,7 +123,7 @@ def objective(args: argparse.Namespace, *, closed: bool = False) -> Any:
         vocab = replace(vocab, eos=6, words=_words(size))
     options = OBJECTIVES[family]
     member = get_objective(options["name"])
-    step = member.make(member.Config(**options), store, vocab, args.length, 1)
+    step = member(member.Config(**options)).over(store, vocab, args.length, 1)
     return _Closed(step) if family == "gpt2" and closed else step
 
 

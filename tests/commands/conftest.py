@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,7 +35,7 @@ def one_sample() -> Iterator[None]:
     """A validation writes one sample, not six: they take longer than a tiny training."""
     all_of = pretraining.held_out_samples
 
-    def one(model: LoadedModel, store: TokenStore, seed: int, objective: str, count: int) -> dict:
+    def one(model: LoadedModel, store: TokenStore, seed: int, objective: Any, count: int) -> dict:
         return all_of(model, store, seed, objective, min(count, 1))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -103,31 +103,38 @@ def folders(world: Path) -> Path:
 
 
 @pytest.mark.sweep
-def test_every_damage(folders: Path) -> None:
+@pytest.mark.parametrize(
+    ("folder", "arguments"),
+    [
+        ("damage-ft/model", ("predict", "damage-ft/model", "a")),
+        ("damage-tok", ("preview", "damage.yaml", "--count=64", "--json")),
+        ("damage-ft", ("report", "damage-ft")),
+    ],
+)
+def test_every_damage(folder: str, arguments: tuple[str, ...], folders: Path) -> None:
+    assert not faulty(exit_codes(folders / folder, tuple(DAMAGES), *arguments))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("folder", ["damage-run", "damage-store"])
+def test_a_run_over_damage_is_refused_or_the_same(folder: str, folders: Path) -> None:
     wrong: dict[str, object] = {}
-    for folder, *arguments in (
-        ("damage-ft/model", "predict", "damage-ft/model", "a"),
-        ("damage-tok", "preview", "damage.yaml", "--count=64", "--json"),
-        ("damage-ft", "report", "damage-ft"),
-    ):
-        wrong |= faulty(exit_codes(folders / folder, tuple(DAMAGES), *arguments))
     reference = load_file(folders / "damage-whole/model/model.safetensors")
-    for folder in ("damage-run", "damage-store"):
-        for name, _ in damaged_copies(folders / folder, MOST):
-            run = folders / "damage-run"
-            before = [] if folder == "damage-run" else [shutil.copytree(run, run.with_name("kept"))]
-            try:
-                code: object = run_main("pretrain", "damage.yaml")
-                if code == 0:
-                    weights = load_file(run / "model/model.safetensors")
-                    if any(not weights[key].equal(value) for key, value in reference.items()):
-                        code = "other weights"
-            except Exception as error:  # noqa: BLE001
-                code = repr(error)[:200]
-            wrong |= faulty({f"{folder}/{name}": code})
-            for kept in before:
-                shutil.rmtree(run)
-                os.rename(kept, run)
+    for name, _ in damaged_copies(folders / folder, MOST):
+        run = folders / "damage-run"
+        before = [] if folder == "damage-run" else [shutil.copytree(run, run.with_name("kept"))]
+        try:
+            code: object = run_main("pretrain", "damage.yaml")
+            if code == 0:
+                weights = load_file(run / "model/model.safetensors")
+                if any(not weights[key].equal(value) for key, value in reference.items()):
+                    code = "other weights"
+        except Exception as error:  # noqa: BLE001
+            code = repr(error)[:200]
+        wrong |= faulty({name: code})
+        for kept in before:
+            shutil.rmtree(run)
+            os.rename(kept, run)
     assert not wrong, "\n".join(f"{name}: {code}" for name, code in wrong.items())
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -65,32 +66,38 @@ def test_a_missing_package_is_one_message_with_its_command(
     assert not list(here.iterdir())
 
 
+def plan(name: str, model: str, seed: int = 1, **options: Any) -> demo.ModelPlan:
+    return demo.plan_model(
+        demo.demos()[name], model, seed, **{"quick": False, "rows": None, **options}
+    )
+
+
 def test_a_seed_has_its_own_folders_and_shares_the_tokenizer() -> None:
-    first, second = (demo.plan_model("demo/gpt2", n, quick=False, rows=None) for n in (1, 2))
-    assert [stage.config.run for stage in first.stages] == [
+    first, second = (plan("en", "gpt2", seed=n) for n in (1, 2))
+    assert [stage.config.run for stage in first.all] == [
         f"runs/demo/gpt2{end}" for end in ("-tokenizer", "", "-era", "-era-scratch", "-eval")
     ]
-    assert [stage.config.run for stage in second.stages] == [
+    assert [stage.config.run for stage in second.all] == [
         "runs/demo/gpt2-tokenizer",
         *(f"runs/demo/seed-2/gpt2{end}" for end in ("", "-era", "-era-scratch", "-eval")),
     ]
-    assert {stage.model for stage in first.stages} == {"gpt2"}
-    assert second.scratch.config.init == "random"
-    assert second.scratch.config.model == "runs/demo/seed-2/gpt2/model"
-    assert second.pretrain.config.seed == second.finetune.config.seed == 2
+    assert {stage.model for stage in first.all} == {"gpt2"}
+    assert second.stages["from scratch"].config.init == "random"
+    assert second.stages["from scratch"].config.model == "runs/demo/seed-2/gpt2/model"
+    assert {stage.config.seed for stage in second.all[1:4]} == {2}
 
 
 def test_a_stage_names_the_command_line_that_does_the_same() -> None:
-    stage = demo.plan_model("demo/zh", 1, quick=True, rows=None).pretrain
-    assert stage.command.startswith("plmctl pretrain demo/zh/pretrain ")
-    assert "train.phases.0.steps=20" in stage.command
+    stage = plan("zh", "gpt2", quick=True).stages["pretraining"]
+    assert stage.words[:2] == ("pretrain", "demo/zh/pretrain")
+    assert "train.phases.0.steps=20" in stage.words
     assert stage.config.train.phases[0].steps == 20
     assert stage.config.run == "runs/demo-zh-quick/gpt2"
 
 
 @snownlp
 def test_quick_rows_have_every_label() -> None:
-    rows = demo.quick_rows(demo.DEMOS["zh"])
+    rows = demo.quick_rows(demo.demos()["zh"])
     for side in (rows.train, rows.test):
         assert len(side) == 48
         assert {row["label"] for row in side} == {"正面", "负面"}
@@ -112,13 +119,13 @@ def test_own_rows_are_split_by_their_text(here: Path) -> None:
     assert set(own.texts) == contexts[0]  # no test text is pretrained on
     own.write(Path("out"))
     assert Path("out/data/text.txt").read_text().split("\n\n")[0] == own.texts[0]
-    overrides = own.overrides(Path("out"), 1)
-    plan = demo.plan_model("demo/qa", 1, quick=False, rows=own)
-    assert plan.base == Path(f"runs/demo-qa-{own.name}")
+    overrides = own.overrides(Path("out"), "finetune", Path())
+    model = plan("qa", "bert", rows=own)
+    assert model.base == Path(f"runs/demo-qa-{own.name}")
     assert own.name.startswith("my-")
-    assert plan.finetune.config.data.train == (f"{plan.base}/data/train.jsonl",)
-    assert plan.evaluate.config.measures[0].data == (f"{plan.base}/data/text.txt",)
-    assert overrides["finetune"][1] == 'data.valid=["out/data/test.jsonl"]'
+    assert model.stages["finetuning"].config.data.train == (f"{model.base}/data/train.jsonl",)
+    assert model.stages["evaluation"].config.measures[0].data == (f"{model.base}/data/text.txt",)
+    assert overrides[1] == 'data.valid=["out/data/test.jsonl"]'
     with pytest.raises(DataError, match="no column 'tokens'"):
         demo.own_rows("my.rows.jsonl", "ner")
 
@@ -147,12 +154,12 @@ def document(pretrained: list[float]) -> dict:
 
 def test_several_seeds_have_means_and_spread() -> None:
     def cells(values: list[float]) -> list[str]:
-        table = demo.results_table(demo.DEMOS["en"], document(values))
+        table = demo.results_table(demo.demos()["en"], document(values))
         return [str(next(iter(column.cells))) for column in table.columns]
 
     assert cells([0.7])[-3:] == ["0.500", "0.700", "+0.200"]
     assert cells([0.6, 0.8])[-3:] == ["0.500±0.000", "0.700±0.141", "+0.200±0.141"]
-    table = demo.results_table(demo.DEMOS["en"], document([0.6, 0.8]))
+    table = demo.results_table(demo.demos()["en"], document([0.6, 0.8]))
     assert Console(width=80).measure(table).maximum <= 80
 
 
@@ -172,10 +179,9 @@ def test_stages_run_when_what_they_read_is_there_and_a_failure_ends_all(
         "    sys.exit('plmctl: no rows\\n  give some') or 1\n"
         "with open('order', 'a') as file:\n    print('end', kind, file=file)\n"
     )
-    plans = [demo.plan_model(name, 1, quick=True, rows=None) for name in ("demo", "demo/gpt2")]
-    stages = [stage for plan in plans for stage in plan.stages]
+    plans = [plan("en", name, quick=True) for name in ("bert", "gpt2")]
     monkeypatch.setattr(demo, "usable_cpus", lambda: 2)
-    demo.run_stages(stages, fresh=False, verbose=False)
+    demo.run_models(plans, fresh=False, verbose=False)
     order = Path("order").read_text().split("\n")[:-1]
     assert order.count("end finetune") == 4
     assert order.index("begin finetune") > order.index("end pretrain")
@@ -184,21 +190,23 @@ def test_stages_run_when_what_they_read_is_there_and_a_failure_ends_all(
     for line in order:
         at_work.append(at_work[-1] + (1 if line.startswith("begin") else -1))
     assert max(at_work) == 2
-    assert len(capfd.readouterr().err.splitlines()) == 10
-    for stage in (plans[1].pretrain, plans[1].scratch):
-        log = stage.log.read_text()
-        assert log.startswith(f"$ OMP_NUM_THREADS=1 plmctl {demo.COMMANDS[stage.kind]} ")
-        assert log.endswith("threads 1\n")
-    # A model that has both CPUs for itself
-    demo.run_stages(plans[0].stages, fresh=True, verbose=False)
-    assert plans[0].pretrain.log.read_text().endswith("threads 2\n")
-    assert plans[0].finetune.log.read_text().endswith("threads 1\n")
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "what the stages print: runs/demo-quick/logs/"
+    assert len(lines) == 11
+    assert len({line.index("/10  ") for line in lines[1:]}) == 1
+    stage = plans[1].stages["pretraining"]
+    assert stage.log.read_text().startswith("$ OMP_NUM_THREADS=1 plmctl pretrain demo/gpt2/pretr")
+    assert stage.log.read_text().endswith("threads 1\n")
+    # A model that is alone has both CPUs.
+    demo.run_models(plans[:1], fresh=True, verbose=True)
+    assert plans[0].stages["pretraining"].log.read_text().endswith("threads 2\n")
+    assert "\nthreads 2\n" in capfd.readouterr().err
 
     Path("fail").touch()
     with pytest.raises(
         PlmError, match="(bert|gpt2) from scratch: no rows\n  give some\n  all that it"
     ):
-        demo.run_stages(stages, fresh=False, verbose=False)
+        demo.run_models(plans, fresh=False, verbose=False)
 
 
 # --- From end to end ---
@@ -225,8 +233,8 @@ def wait_for_children(pid: int) -> list[int]:
 def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path, cli: Cli) -> None:
     process = start("zh", "--quick")
     assert process.stderr is not None
-    first = process.stderr.readline()
-    assert first.startswith("1/5  gpt2  tokenizer")
+    assert process.stderr.readline() == "what the stages print: runs/demo-zh-quick/logs/\n"
+    assert process.stderr.readline().startswith("1/5  gpt2  tokenizer")
     (stage,) = wait_for_children(process.pid)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=600)
@@ -235,12 +243,8 @@ def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path
     assert not is_running(stage)
     assert not Path("runs/demo-zh-quick/report.html").exists()
 
-    process = start("zh", "--quick", "--verbose")
-    assert process.stderr is not None
-    while not (line := process.stderr.readline()).startswith("gpt2 "):
-        assert line, "no output of the pretraining"
-    assert " | " in line
-    for stage in children_of(process.pid):
+    process = start("zh", "--quick")
+    for stage in wait_for_children(process.pid):
         os.kill(stage, signal.SIGKILL)
     _, err = process.communicate(timeout=600)
     assert process.returncode == 128 + signal.SIGKILL, err
@@ -249,9 +253,9 @@ def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path
 
     out, err = start("zh", "--quick", "--json").communicate(timeout=600)
     lines = err.splitlines()
-    assert lines[0].startswith("1/5")
-    assert lines[0].endswith("finished before")
-    assert lines[4].startswith("5/5")
+    assert lines[1].startswith("1/5")
+    assert lines[1].endswith("finished before")
+    assert lines[5].startswith("5/5")
     result = json.loads(out)
     (row,) = result["models"]
     assert row["rows"] == 48
@@ -287,7 +291,7 @@ def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path
     assert "`plmctl demo zh --quick --fresh`" in err
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["ner", "qa"])
 def test_own_rows_from_end_to_end(name: str, here: Path, cli: Cli, shared_data: Path) -> None:
     file = {"ner": "tagging/msra_ner/dev.jsonl", "qa": "qa/squad/dev.json"}[name]
@@ -298,11 +302,16 @@ def test_own_rows_from_end_to_end(name: str, here: Path, cli: Cli, shared_data: 
 
 
 def test_no_demo_has_a_place_that_is_missing() -> None:
-    for name, one in demo.DEMOS.items():
-        for folder in one.configs:
-            plan = demo.plan_model(folder, 1, quick=False, rows=None)
-            assert len(plan.stages) == 5
-        if one.text is not None:
+    for name, one in demo.demos().items():
+        for model in one.models:
+            assert list(plan(name, model).stages) == [
+                "tokenizer",
+                "pretraining",
+                "finetuning",
+                "from scratch",
+                "evaluation",
+            ]
+        if one.sample is not None:
             demo.find_demo(name, None)
     with pytest.raises(ConfigError):
         demo.find_demo("qa", None)

@@ -19,7 +19,7 @@ from tests.commands.conftest import Cli
 QUIET = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "launcher"),
     [
@@ -256,7 +256,7 @@ def test_machines_with_other_versions_are_named_with_the_fix(world: Path, tmp_pa
     assert not Path("versions").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("setting", "difference"),
     [

@@ -56,6 +56,8 @@ def test_an_objective(world: Path, tmp_path: Path) -> None:
     losses = losses_of(world / "run-backward")
     assert len(losses) >= 3
     assert losses[2] < losses[0]
+    assert not (world / "run-backward" / "eval" / "samples.json").exists()  # it has none
+    assert "the killed run equals the uninterrupted run" in outputs[2]
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from plmctl.commands.verify_resume import (
     moments,
     records,
 )
+from plmctl.objectives.base import get_objective
 from plmctl.run.configs import PretrainConfig
 from tests.commands.conftest import pretrain_config, run_main, write
 from tests.commands.test_bad_input import finetune_config
@@ -157,12 +159,23 @@ OTHERS = {
     "distilbert": distilbert,
     "gpt1": gpt1,
     "gpt3": gpt3,
-    "t5-prefix": lambda: t5("prefix_lm"),
+    **{
+        f"t5-{name}": partial(t5, name)
+        for name in registry.names("objectives")
+        if get_objective(name).ENCODER_DECODER and name != "span_corruption"
+    },
 }
 
 
 def test_every_family_is_verified() -> None:
     assert set(registry.names("families")) <= CONFIGS.keys() | OTHERS.keys()
+
+
+@pytest.mark.slow
+def test_every_objective_is_verified(world: Path) -> None:
+    configs = [make() for make in (CONFIGS | OTHERS).values()]
+    named = {config.get("objective", {"name": "clm"})["name"] for config in configs}
+    assert named == set(registry.names("objectives"))
 
 
 def verified(name: str, kills: int, steps: int) -> dict:
@@ -178,6 +191,7 @@ def verified(name: str, kills: int, steps: int) -> dict:
 )
 def test_pretraining_survives_kills(name: str, world: Path) -> None:
     write(f"oracle-{name}.yaml", (CONFIGS | OTHERS)[name]() | {"run": f"oracle-{name}"})
+    assert run_main("preview", f"oracle-{name}.yaml", "--examples=1") == 0
     report = verified(name, kills=5, steps=24)
     assert report["proved"]
     assert not missing(moments(5, 1), [Kill(**kill) for kill in report["kills"]])

@@ -17,7 +17,7 @@ from plmctl.models.elmo import boundary, encode_words
 from plmctl.models.losses import sampled_logits
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
-from plmctl.objectives.bilm import BidirectionalLM, log_uniform
+from plmctl.objectives.bilm import Streams, log_uniform
 from plmctl.tokenization.load import Vocab
 from tests.builders import make_examples, make_network, random_documents
 
@@ -33,11 +33,11 @@ def store() -> TokenStore:
     return TokenStore.from_lists(documents, vocab_size=60)
 
 
-def make_objective(store: TokenStore, seq_len: int = 10, **fields: object) -> BidirectionalLM:
+def make_objective(store: TokenStore, seq_len: int = 10, **fields: object) -> Streams:
     return make_examples("bilm", store, VOCAB, seq_len, 3, **fields)
 
 
-def read(objective: BidirectionalLM, epoch: int = 0) -> list[tuple[list[int], list[int]]]:
+def read(objective: Streams, epoch: int = 0) -> list[tuple[list[int], list[int]]]:
     """The whole epoch of each direction as two flat lists: inputs and targets."""
     samples = np.arange(len(objective))
     batch = objective.collate(np.full(len(samples), epoch), samples)
@@ -246,6 +246,6 @@ def test_the_objective_trains_on_samples_and_scores_in_full(store: TokenStore) -
 def test_a_tokenizer_that_does_not_fit(store: TokenStore) -> None:
     member = get_objective("bilm")
     with pytest.raises(ConfigError, match="tokenizer of words"):
-        member.make(member.Config(), store, Vocab(size=60, unk=0, bos=1, eos=2), 10, 1)
+        member(member.Config()).over(store, Vocab(size=60, unk=0, bos=1, eos=2), 10, 1)
     with pytest.raises(ConfigError, match="target_words: 61"):
         make_objective(store, target_words=61)

@@ -130,8 +130,7 @@ def test_a_scheduled_rate_has_the_masks_of_that_rate(
         for tensor, other in zip(batch.inputs.values(), expected.inputs.values(), strict=True):
             assert torch.equal(tensor, other)
         assert torch.equal(batch.targets["mlm"], expected.targets["mlm"])
-    share = get_objective(name).targets_per_token(objective.masker.config)
-    assert share == pytest.approx(0.25)  # what `plan` counts with
+    assert objective.objective.targets_per_token() == pytest.approx(0.25)  # what `plan` counts with
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_tokenizer_without_what_is_needed(store: TokenStore) -> None:
     for name, word in (("mlm", r"\[MASK\]"), ("clm", "end-of-text")):
         member = get_objective(name)
         with pytest.raises(ConfigError, match=word):
-            member.make(member.Config(name=name), store, bare, 64, 1)
+            member(member.Config(name=name)).over(store, bare, 64, 1)
 
 
 def test_one_document_has_no_other_to_draw_from() -> None:

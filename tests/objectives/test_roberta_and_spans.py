@@ -11,7 +11,7 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
 from plmctl.objectives.base import get_objective
-from plmctl.run.preflight import check_spans
+from plmctl.objectives.mlm_and_sbo import Config, SpanBoundaryObjective
 from plmctl.tokenization.load import Vocab
 from tests.builders import make_examples, random_documents
 from tests.objectives.reference import reference_store
@@ -205,9 +205,10 @@ def test_a_tokenizer_without_what_is_needed(mixed: TokenStore) -> None:
 def test_text_that_is_one_long_word_is_refused() -> None:
     text = [[list(range(10, 60))] * 20]
     store = TokenStore.from_lists(text, 2000, ([True] + [False] * 49) * 20)
+    objective = SpanBoundaryObjective(Config())
     with pytest.raises(ConfigError, match="100% of the tokens are in words of more than 10"):
-        check_spans(0.15, store, 64)
-    check_spans(0.15, store, 512)  # a row predicts more than a word has
+        objective.check_text(store, 64)
+    objective.check_text(store, 512)  # a row predicts more than a word has
 
 
 def test_shares_over_one_are_refused() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plmctl.formatting import format_duration
-from plmctl.run.display import Display, Pace, StageLines
+from plmctl.run.display import Display, Pace
 
 RUN = """
 import time
@@ -153,11 +153,3 @@ def test_a_quiet_display_costs_and_shows_nothing(capsys):
         display.tick(10, 1.0)
         display.log({"step": 10, "loss": 1.0, "lr": 1.0, "valid/loss": 1.0})
     assert capsys.readouterr() == ("", "")
-
-
-def test_the_numbers_of_stages_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    with StageLines(10) as lines:
-        for _ in range(10):
-            lines.ended("a stage", "finished before")
-    written = capsys.readouterr().err.splitlines()
-    assert {line.index("a stage") for line in written} == {7}

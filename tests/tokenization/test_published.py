@@ -18,7 +18,7 @@ from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.templates import make_tokenizer
 from tests.tokenization.conftest import config_of
 
-COUNTS = [1_000, pytest.param(10_000, marks=pytest.mark.slow)]
+COUNTS = [1_000, pytest.param(10_000, marks=pytest.mark.sweep)]
 # What T5's rule takes for spaces besides those that Unicode's normal form has.
 SPACES = dict.fromkeys([0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0xFEFF, 0xFFFD], " ")
 ODD = [

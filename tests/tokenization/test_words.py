@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from tokenizers.pre_tokenizers import ByteLevel
 
-from plmctl.config.sections import DataConfig, MaskingConfig
+from plmctl.config.sections import DataConfig
 from plmctl.config.tokenizer import TokenizerDataConfig
 from plmctl.corpus.build import Stores, build_stores
 from plmctl.corpus.reading import documents
@@ -24,7 +24,7 @@ from plmctl.corpus.source import resolve
 from plmctl.corpus.store import TokenStore
 from plmctl.corpus.subsample import subsample_bytes
 from plmctl.errors import ConfigError, DataError
-from plmctl.run.preflight import check_words
+from plmctl.objectives.mlm import Config, MaskedLM
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.train import train
 from plmctl.tokenization.words import albert_starts, check_mark
@@ -209,20 +209,20 @@ def store_of(folder: str, texts: list[str], words: str = "pretokenizer") -> Toke
     return TokenStore.from_lists([[ids.tolist() for ids, _ in encoded]], 1_000, starts)
 
 
-def masking(unit: str, **fields: object) -> MaskingConfig:
-    return MaskingConfig(name="mlm", unit=unit, **fields)
+def check_words(unit: str, store: TokenStore) -> None:
+    MaskedLM(Config(unit=unit)).check_text(store, 128)
 
 
 def test_single_characters_are_no_whole_words(saved: Saved) -> None:
     folder = saved("wordpiece", "bert")
     characters = store_of(folder, ["中国人民站起来了。"] * 50)
     with pytest.raises(ConfigError, match=r"objective.unit: word, but 100.0%") as refused:
-        check_words(masking("word"), characters, 128)
+        check_words("word", characters)
     assert "data.words: jieba" in str(refused.value)
-    check_words(masking("token"), characters, 128)
-    check_words(masking("ngram"), characters, 128)  # runs of characters are something of their own
+    check_words("token", characters)
+    check_words("ngram", characters)  # runs of characters are something of their own
     pytest.importorskip("jieba")
-    check_words(masking("word"), store_of(folder, ["中国人民站起来了。"] * 50, "jieba"), 128)
+    check_words("word", store_of(folder, ["中国人民站起来了。"] * 50, "jieba"))
 
 
 def test_text_without_spaces_is_no_word(saved: Saved) -> None:
@@ -230,15 +230,15 @@ def test_text_without_spaces_is_no_word(saved: Saved) -> None:
     thai = store_of(saved("byte_bpe", "gpt2"), ["ประเทศไทยมีเมืองหลวงคือกรุงเทพมหานคร"] * 50)
     for unit in ("word", "ngram"):
         with pytest.raises(ConfigError, match="more than 19 tokens.*never be masked"):
-            check_words(masking(unit), thai, 128)
-    check_words(masking("token"), thai, 128)
+            check_words(unit, thai)
+    check_words("token", thai)
 
 
 def test_words_as_they_should_be_are_accepted(saved: Saved, unigram: str) -> None:
     english = ["The catty mattress flattened; a statue's satin mate wasn't met."] * 6
     for folder in (saved("wordpiece", "bert"), saved("byte_bpe", "gpt2"), unigram):
         for unit in ("word", "ngram"):
-            check_words(masking(unit), store_of(folder, english), 128)
+            check_words(unit, store_of(folder, english))
 
 
 # Segmented text (`data.words: marked`): the ids of the raw text, and the words of the marks.

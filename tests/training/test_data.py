@@ -2,7 +2,7 @@
 
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
 from plmctl.models.batch import Batch
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.clm import CausalLM, Config, Windows
 from plmctl.training.data import (
     Grouped,
     Mixture,
@@ -256,7 +256,6 @@ def test_windows_that_are_kept_do_not_change_a_step(size: int, batch: int, order
 # --- Mixtures: exact shares, every sample once before any comes again, nothing kept ---
 
 NAMES = ("clm", "mlm", "mlm+nsp")
-CLM: Any = get_objective("clm")
 
 
 def some_store(first: int, documents: int) -> TokenStore:
@@ -404,7 +403,7 @@ def test_statistics_show_the_shares(name: str) -> None:
     assert mixture.example(0, 3).note.endswith(("[web]", "[books]", "[wiki]"))
 
 
-class Halved(CLM):
+class Halved(Windows):
     """A step whose part counts for half of the loss."""
 
     weights: ClassVar = {"lm": 0.5}
@@ -413,8 +412,8 @@ class Halved(CLM):
 def test_loss_terms_have_the_weights_of_their_objective() -> None:
     plain = mixed()
     assert plain.weights["lm"] == 1.0
-    config, store = CLM.Config(name="clm"), some_store(10, 20)
-    halved = [Halved(config, store, VOCAB, 32, 7) for _ in plain.parts]
+    objective, store = CausalLM(Config()), some_store(10, 20)
+    halved = [Halved(objective, store, 32, VOCAB.eos) for _ in plain.parts]
     assert mixture(plain.names, halved, (1, 1, 1), 3).weights["lm"] == 0.5
 
 

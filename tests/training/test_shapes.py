@@ -98,10 +98,16 @@ def outcome(step: Any, network: Any, batch: Batch) -> tuple[dict[str, Tensor], l
     return sums, [p.grad.clone() for p in network.parameters() if p.grad is not None]
 
 
-def assert_padded_is_the_same(step: Any, network: Any, plain: Batch, padded: Batch) -> None:
+def assert_padded_is_the_same(
+    step: Any, network: Any, plain: Batch, padded: Batch, backend: str | None = None
+) -> None:
+    """The padded batch goes through a network that is compiled, if there is a ``backend``."""
     assert padded.counts() == plain.counts()
     assert padded.tokens == plain.tokens
-    (sums, gradients), (others, other) = (outcome(step, network, b) for b in (plain, padded))
+    sums, gradients = outcome(step, network, plain)
+    if backend is not None:
+        network.compile(backend=backend, dynamic=False)
+    others, other = outcome(step, network, padded)
     for part in step.loss_terms:
         torch.testing.assert_close(others[part], sums[part], rtol=1e-5, atol=1e-6)
     largest = max(float(gradient.abs().max()) for gradient in gradients)
@@ -129,6 +135,19 @@ def test_every_objective_says_what_may_be_padded(
     assert_padded_is_the_same(step, network.train(), plain, padded)
 
 
+FIRST_FAMILY = {objective: family for family, objective in reversed(fitting_pairs())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", FIRST_FAMILY)
+def test_every_objective_padded_and_compiled(
+    objective: str, store: TokenStore, tmp_path: Path
+) -> None:
+    torch._dynamo.reset()
+    network, step = tiny_world(FIRST_FAMILY[objective], objective, store, tmp_path)
+    assert_padded_is_the_same(step, network.train(), *both(step), "aot_eager")
+
+
 TERMS = ("mlm", "pair", "cell")
 
 
@@ -140,7 +159,7 @@ class Detector(torch.nn.Module):
         self.words = torch.nn.Embedding(120, 8)
         self.heads = torch.nn.ModuleList(torch.nn.Linear(8, n) for n in (120, 3, 2))
 
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
         inputs, targets = batch.inputs, batch.targets
         mask_BL1 = inputs["attention_mask"][..., None]
         rows_B1H = (self.words(inputs["input_ids"]) * mask_BL1).sum(1, keepdim=True)
@@ -191,7 +210,7 @@ def made_up(seed: int) -> Batch:
 
 def test_an_objective_that_nobody_has_written_yet() -> None:
     network = Detector()
-    step = SimpleNamespace(loss=lambda net, batch: net.loss(batch), loss_terms=TERMS)
+    step = SimpleNamespace(loss=lambda net, batch: net(batch), loss_terms=TERMS)
     plain = [made_up(seed) for seed in range(5)]
     padded = [fixed(batch, 32) for batch in plain]
     for one, other in zip(plain, padded, strict=True):
@@ -199,6 +218,8 @@ def test_an_objective_that_nobody_has_written_yet() -> None:
         assert_padded_is_the_same(step, network, one, other)
     assert len(shapes(plain)) == 5
     assert len(shapes(padded)) < 5
+    torch._dynamo.reset()
+    assert_padded_is_the_same(step, network, plain[0], padded[0], "eager")
     unknown = replace(plain[0], lists=None)
     assert fixed(unknown, 32) is unknown
 
