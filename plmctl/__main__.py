@@ -39,11 +39,6 @@ def main() -> None:
 
             check_port()
             _check_text(arguments)
-            if arguments[:1] == ["resume"]:
-                raise ConfigError(
-                    "plmctl resume: there is no such command",
-                    "run the same command again: it resumes an interrupted run",
-                )
             app(args=arguments, prog_name="plmctl")
     except PlmError as error:
         if debug:

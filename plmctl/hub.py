@@ -245,7 +245,7 @@ def token() -> str:
         )
     if not re.fullmatch(r"[!-~]+", value):  # the libraries would show it in their error
         raise ConfigError(
-            "the token of the Hub has a space or a character that no token has",
+            "the Hub token contains an invalid character",
             "log in again with `hf auth login`, or correct HF_TOKEN",
         )
     return value

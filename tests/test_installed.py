@@ -74,6 +74,6 @@ def test_a_suite_finds_its_recipes(plmctl, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(model))
     (tmp_path / "glue").mkdir()
-    arguments = ("eval", "model", "--suite", "glue", "--data", "glue")
+    arguments = ("suite", "model", "glue", "--data", "glue")
     _, err = plmctl(*arguments, code=3)
     assert "rte: glue/rte/train.jsonl" in err

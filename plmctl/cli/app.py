@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from plmctl import __version__
 from plmctl.cli.completion import complete_config, complete_override
@@ -28,8 +30,33 @@ left alone.
 _EPILOG = "With --debug anywhere in the command, an error shows its traceback."
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
+# The help shows the commands in this order, which is that of a first day with plmctl.
+GROUPS = {
+    "Start": "demo init config doctor",
+    "Train": "train-tokenizer prepare preview plan pretrain finetune scaling submit",
+    "Measure": "eval suite compare compare-tokenizers",
+    "Look": "predict generate neighbours status report board",
+    "Check": "verify-resume reproduce",
+    "Share": "export push",
+}
+
+
+class _Grouped(TyperGroup):
+    """The commands by group. Typer's own groups need Rich, which takes as long as all the rest."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a table of the commands of each group, with columns of the same width."""
+        width = max(map(len, self.commands))
+        for group, names in GROUPS.items():
+            rows = [(name.ljust(width), self.commands[name].get_short_help_str(100))
+                    for name in names.split()]  # fmt: skip
+            with formatter.section(group):
+                formatter.write_dl(rows)
+
+
 app = typer.Typer(
     name="plmctl",
+    cls=_Grouped,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -1,166 +1,11 @@
-"""What a model can do: metrics, answers, a report."""
+"""What a model answers, what runs have reached, and a model as a folder or on the Hub."""
 
-import os
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from plmctl.cli.app import Fresh, Json, app, config_file, example
-from plmctl.cli.completion import complete_config, complete_override
+from plmctl.cli.app import Json, app, example
 from plmctl.errors import ConfigError
-
-
-@app.command(
-    "eval",
-    epilog=example("plmctl eval demo/eval model=runs/mine/model")
-    + "\n  plmctl eval runs/mine/model --suite glue --data glue --seeds 3",
-)
-def evaluate(
-    config: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CONFIG",
-            help="A YAML file or the name of a shipped config; with --suite a model folder or Hub "
-            "id; or a tokenizer folder.",
-            autocompletion=complete_config,
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="Overrides of the config, or of a suite's recipes; or more tokenizer folders.",
-            show_default=False,
-            autocompletion=complete_override,
-        ),
-    ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Score the model on glue, squad, clue, babylm, babylm-fast or chinese-babylm, "
-            "task by task; finetune it where the task needs it.",
-            show_default=False,
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            help="With --suite: folder with TASK/train.jsonl and dev.jsonl, or as the organisers "
-            "publish it; by default the Hub.",
-            show_default=False,
-        ),
-    ] = None,
-    tasks: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="With --suite: run only these tasks.", show_default=False),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="With --suite: number of seeds per task; reports the median.",
-            show_default=False,
-        ),
-    ] = None,
-    grid: Annotated[
-        bool, typer.Option("--grid", help="With --suite: try the grids of the recipes.")
-    ] = False,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="With --suite: number of parallel runs; by default one per GPU.",
-            show_default=False,
-        ),
-    ] = None,
-    text: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="For tokenizers: text to measure on; by default the text that the first held out.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="For tokenizers: also write an HTML page.")
-    ] = None,
-    at_checkpoints: Annotated[
-        bool, typer.Option("--at-checkpoints", help="Score every checkpoint of the model's run.")
-    ] = False,
-    fresh: Fresh = False,
-    as_json: Json = False,
-) -> None:
-    """Score a model, or compare tokenizers.
-
-    Scores a model on text or labelled rows: prints one table per measure and writes the results to
-    eval/ in the run folder. With --suite it finetunes the model on each task of a suite and prints
-    one table beside published scores; overrides are KEY=VALUE for all recipes, TASK.KEY=VALUE for
-    one, and run=FOLDER. For tokenizer folders it prints, side by side, how well they fit a held-out
-    text.
-    """
-    if suite is not None:
-        _suite(
-            str(config),
-            suite,
-            {
-                "overrides": overrides or (),
-                "data": data,
-                "tasks": _names(tasks),
-                "seeds": seeds or 1,
-                "grid": grid,
-                "jobs": jobs,
-                "fresh": fresh,
-            },
-            refused={"--at-checkpoints": at_checkpoints, "--text": bool(text), "--out": bool(out)},
-            as_json=as_json,
-        )
-        return
-    if data or tasks or seeds or grid or jobs:
-        raise ConfigError("--data, --tasks, --seeds, --grid and --jobs need --suite")
-    # A folder of data may have the name of the shipped config that reads it, as blimp/ has.
-    names = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model")
-    is_tokenizer = any(os.path.isfile(config / name) for name in names)
-    path = config if is_tokenizer else config_file(config, "eval")
-    if path.is_dir():
-        from plmctl.commands import evaluate_tokenizers as tokenizers
-
-        folders = [str(config), *(overrides or ())]
-        tokenizers.run(folders, text=text or (), out=out, as_json=as_json)
-        return
-    from plmctl.commands import evaluate as command
-    from plmctl.run.configs import load
-
-    resolved = load("eval", path, overrides or ())
-    command.run(resolved, at_checkpoints=at_checkpoints, fresh=fresh, as_json=as_json)
-
-
-def _names(option: str | None) -> tuple[str, ...] | None:
-    """The names between commas."""
-    if option is None:
-        return None
-    names = tuple(name for part in option.split(",") if (name := part.strip()))
-    if not names:
-        raise ConfigError("--tasks: the list is empty", "write --tasks sst2,rte")
-    return names
-
-
-def _suite(
-    model: str,
-    name: str,
-    options: dict[str, Any],
-    *,
-    refused: dict[str, bool],
-    as_json: bool,
-) -> None:
-    wrong = [option for option, is_set in refused.items() if is_set]
-    if wrong:
-        raise ConfigError(f"{wrong[0]} cannot be used with --suite", "leave it out")
-    from plmctl.commands.evaluate_suite import SuiteRequest, run
-
-    run(SuiteRequest(model, name.replace("-", "_"), **options), as_json=as_json)
 
 
 @app.command(epilog=example("plmctl export runs/demo/bert runs/demo/bert-early --step 1000"))
@@ -184,7 +29,7 @@ def export(
 
 @app.command(epilog=example("plmctl push runs/demo/bert my-bert --license mit --dry-run"))
 def push(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A run folder, or a model folder.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or a run folder.")],
     repo: Annotated[
         str,
         typer.Argument(metavar="REPO", help="On the Hub: OWNER/NAME, or NAME for yours."),
@@ -208,7 +53,9 @@ def push(
             show_default=False,
         ),
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Only you see it.")] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="Create a private repository.")
+    ] = False,
     checkpoints: Annotated[
         bool,
         typer.Option(
@@ -222,7 +69,9 @@ def push(
         bool,
         typer.Option("--dry-run", help="Print files, sizes and the card; uses no network."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Upload without asking for confirmation.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Upload a model to the Hugging Face Hub.
@@ -250,7 +99,9 @@ def push(
     epilog=example('plmctl predict runs/demo/bert/model "the congress of the united [MASK]"')
 )
 def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model folder, a run folder or a Hub id.")
+    ],
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="TEXT", help="One text or several.", show_default=False),

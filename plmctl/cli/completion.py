@@ -24,6 +24,7 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
     "plan": ("pretrain",),
     "finetune": ("finetune",),
     "eval": ("eval",),
+    "suite": ("finetune",),
     "doctor": ("pretrain", "finetune"),
     "verify-resume": ("pretrain", "finetune"),
 }
@@ -70,6 +71,14 @@ def complete_key(ctx: typer.Context, incomplete: str) -> list[str]:
     """Keys of all kinds of config."""
     names = sorted({one.name for one in _keys(_kinds(ctx))})
     return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_suite(incomplete: str) -> list[str]:
+    """Suites, as they are written on a command line."""
+    from plmctl.registry import names
+
+    suites = [name.replace("_", "-") for name in names("suites")]
+    return [name for name in suites if name.startswith(incomplete)]
 
 
 def _kinds(ctx: typer.Context) -> tuple[Kind, ...]:

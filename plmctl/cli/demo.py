@@ -40,7 +40,7 @@ def demo(
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="A few steps of each stage: does everything work here?"),
+        typer.Option("--quick", help="Run a few steps per stage, to test the installation."),
     ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print all that the stages print.")

@@ -9,7 +9,7 @@ from plmctl.cli.app import Json, app, example
 
 
 class Device(StrEnum):
-    """Where to compute."""
+    """The device to compute on."""
 
     auto = "auto"
     cpu = "cpu"
@@ -17,7 +17,9 @@ class Device(StrEnum):
     mps = "mps"
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder or Hub id.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A model folder, a run folder or a Hub id.")
+]
 BatchSize = Annotated[
     int, typer.Option(min=1, help="Rows per forward pass; never changes a result.")
 ]

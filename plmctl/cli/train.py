@@ -131,7 +131,7 @@ def prepare(
         typer.Option(
             "--license",
             metavar="NAME",
-            help="Of the text, for --card: cc-by-4.0, cc0-1.0 ...",
+            help="With --card: license of the text, such as cc-by-4.0.",
             show_default=False,
         ),
     ] = None,
@@ -313,7 +313,7 @@ def submit(
         bool, typer.Option("--now", help="Submit the script; otherwise it is only written.")
     ] = False,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="The job prepares the text of a pretraining config.")
+        bool, typer.Option("--prepare", help="Submit `plmctl prepare` instead of the training.")
     ] = False,
     save_before: Annotated[
         str, typer.Option(metavar="TIME", help="Save this long before the time limit.")
@@ -364,4 +364,15 @@ def submit(
         before=before or (),
         now=now,
         as_json=as_json,
+    )
+
+
+@app.command(
+    hidden=True, context_settings={"ignore_unknown_options": True}, epilog=example("plmctl resume")
+)
+def resume(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Say how a run is resumed: there is no such command."""
+    raise ConfigError(
+        "plmctl resume: there is no such command",
+        "run the same command again: it resumes an interrupted run",
     )

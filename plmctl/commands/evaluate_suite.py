@@ -1,4 +1,4 @@
-"""``plmctl eval MODEL --suite NAME``: a model finetuned and scored task by task, in one table.
+"""``plmctl suite MODEL NAME``: a model finetuned and scored task by task, in one table.
 
 The parts in their order: the tasks and the user's settings, the recipe and the data of each task,
 their runs (as those of ``finetune --seeds``), the scores of the finished runs, and their table

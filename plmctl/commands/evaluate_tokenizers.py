@@ -1,4 +1,4 @@
-"""``plmctl eval TOKENIZER...``: how well tokenizers fit a held-out text, side by side."""
+"""``plmctl compare-tokenizers``: how well tokenizers fit a held-out text, side by side."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -8,6 +8,7 @@ from typing import Any
 
 from plmctl.corpus.document import read_lines
 from plmctl.errors import ConfigError, DataError
+from plmctl.files import model_of_run
 from plmctl.reporting.html import save_page
 from plmctl.reporting.tokenizer_report import tokenizer_page, tokenizer_tables
 from plmctl.run.display import say, show_result
@@ -28,7 +29,7 @@ _SAMPLE_LENGTH = range(40, 160)  # characters
 
 def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json: bool) -> None:
     """Measure, print, and write the page if ``out`` names one."""
-    paths = list(dict.fromkeys(folders))
+    paths = list(dict.fromkeys(model_of_run(folder) for folder in folders))
     for path in paths:
         if not Path(path).is_dir():
             raise ConfigError(f"{path}: not a tokenizer folder", "name only tokenizer folders")
@@ -36,8 +37,8 @@ def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json
         if (Path(path) / "config.json").is_file() and not text:
             raise ConfigError(
                 f"{path} is a model folder",
-                f"to score the model: plmctl eval CONFIG model={path}, or a suite (--suite glue); "
-                "to measure its tokenizer: add --text FILE",
+                f"to measure its tokenizer: add --text FILE; to score the model: plmctl eval "
+                f"CONFIG model={path}, or plmctl suite {path} glue",
             )
     lines, source = _lines(paths[0], text)
     document = _measure(paths, lines)

@@ -27,12 +27,13 @@ def run(folder: str, out: str, *, step: int | None, as_json: bool) -> None:
     target = Path(out)
     if target.exists():
         raise ConfigError(f"{target} exists already", "name another folder")
-    by_step = checkpoints(Path(folder))
+    source = find_run(Path(folder))
+    by_step = checkpoints(source)
     chosen = max(by_step) if step is None else step
     if chosen not in by_step:
         available = ", ".join(str(number) for number in sorted(by_step))
         raise ConfigError(f"{folder}: no checkpoint of step {chosen}; there are: {available}")
-    write(Path(folder), by_step[chosen], target)
+    write(source, by_step[chosen], target)
     show_result({"model": str(target), "step": chosen}, [], as_json=as_json)
     if not as_json:
         print(printable(str(target)) + f": the model after step {chosen:,}")

@@ -1,7 +1,7 @@
 """``plmctl finetune --seeds`` and ``--grid``: several runs of one config, and one table of them.
 
 The parts in their order: which runs there are, running what is not finished (one after another or
-in parallel), and the comparison of their results. ``plmctl eval --suite`` uses all three.
+in parallel), and the comparison of their results. ``plmctl suite`` uses all three.
 """
 
 from __future__ import annotations

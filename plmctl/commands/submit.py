@@ -200,9 +200,9 @@ def gpu_options(
         ConfigError: The user's option contradicts it.
     """
     there = _number(options, "gpus-per-node")
-    asked = any(name in options for name in _GPU_OPTIONS)
+    requested = any(name in options for name in _GPU_OPTIONS)
     if processes == "auto":
-        if not asked:
+        if not requested:
             notes.append(
                 "no GPU is requested, since launch.processes is auto: add gpus-per-node=4, or set "
                 "launch.processes (compute.device=cpu for a run without GPUs)"
@@ -213,7 +213,7 @@ def gpu_options(
             f"gpus-per-node: {there}, but launch.processes is {processes}: one GPU for each",
             "request as many, or leave launch.processes out",
         )
-    return ({} if asked else {"gpus-per-node": str(processes)}), processes
+    return ({} if requested else {"gpus-per-node": str(processes)}), processes
 
 
 def limit_options(options: Options, save_before: Duration) -> Options:

@@ -25,11 +25,15 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from plmctl.files import model_of_run
+
 # --- Every config model ---
 
 
 Text = Annotated[str, Field(min_length=1)]
 """A name or a path; it must not be empty."""
+AnyFolder = Annotated[Text, AfterValidator(model_of_run)]
+"""A folder or Hub id of a model or tokenizer; a run folder means the ``model/`` in it."""
 
 
 class Model(BaseModel):
@@ -74,7 +78,7 @@ class ModelConfig(Model):
     """Config of a family's network (``plmctl/families``)."""
 
     family: str
-    init_from: str | None = None
+    init_from: Annotated[str, AfterValidator(model_of_run)] | None = None
     """Continue from this pretrained folder or Hub id instead of fresh weights."""
     extend_vocab: Literal["mean", "subtokens"] | None = None
     """init_from only: add embeddings for ids that its tokenizer does not have. subtokens: the mean

@@ -97,7 +97,7 @@ class ConfigFile:
     typed: dict[Key, str] = field(default_factory=dict)
 
     def place(self, path: Key) -> Place:
-        """Where a key is, or the nearest key around it."""
+        """The place of a key, or of the nearest key around it."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, Place(0, 0, self.name))

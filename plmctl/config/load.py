@@ -75,7 +75,7 @@ def kind_of(path: str | Path, overrides: Sequence[str] = ()) -> Kind:
 
 
 def kind_of_document(document: ConfigFile) -> Kind:
-    """As ``kind_of``, for a file that is read already."""
+    """Like ``kind_of``, for a document that is read already."""
     for kind, mark in _MARKS.items():
         if mark in document.data:
             return kind

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from plmctl.config.base import Model, NewPath, Text
+from plmctl.config.base import AnyFolder, Model, NewPath, Text
 from plmctl.config.sections import TextConfig
 from plmctl.config.units import Bytes, Count
 
@@ -58,7 +58,7 @@ class TokenizerConfig(Model):
     """bpe: GPT-1's, with an end-of-word mark. word: whole words, for ELMo."""
     family: Family
     """The model family, which sets normalisation, special tokens and template."""
-    extend: Text | None = None
+    extend: AnyFolder | None = None
     """A tokenizer folder or Hub id to extend with tokens learned from this text. It keeps all its
     ids and rules; the new ids come after its last one. `--from FOLDER` sets this."""
     vocab_size: Count = Field(ge=100)

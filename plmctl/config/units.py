@@ -199,7 +199,7 @@ class Amount(RootModel[int | str]):
 
     @property
     def written(self) -> str:
-        """As a config has it, a time in its largest units: ``1h30m``."""
+        """In config notation, with times in the largest units: ``1h30m``."""
         if self.unit != "seconds":
             return str(self.root)
         text, left = "", Decimal(str(self.number))

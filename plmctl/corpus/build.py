@@ -130,7 +130,7 @@ class TextEncoder(Protocol):
     def with_words(
         self, texts: list[str], places: Sequence[Sequence[int]], words: Sequence[Ints]
     ) -> list[tuple[NDArray[np.int64], NDArray[np.bool_], Sequence[int]]]:
-        """As ``with_places``, with the words of segmented text, by the characters of each text."""
+        """Like ``with_places``; ``words`` are the characters of each text where its words start."""
 
     def unknown_of(self, texts: list[str], ids: NDArray[np.int64]) -> Mapping[str, Any]:
         """What the tokenizer does not know of texts: numbers by name, and ``examples``.

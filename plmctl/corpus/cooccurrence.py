@@ -26,7 +26,7 @@ _ROUNDS = 4
 """Products with the matrix and its transpose, from random directions to its largest ones. Eight
 gain nothing (docs/learning.md)."""
 _MOST_TOKENS = 10_000_000
-"""Of a longer text, blocks at equal distances: more would change little and take long."""
+"""A longer text is read in blocks at equal distances: more would change little and take long."""
 _BLOCK = 500_000
 """Tokens counted at once."""
 

@@ -170,12 +170,12 @@ class RemoteFile:
 
     @property
     def suffix(self) -> str:
-        """As ``Path.suffix``."""
+        """The last suffix, like ``Path.suffix``."""
         return PurePosixPath(self.name).suffix
 
     @property
     def suffixes(self) -> list[str]:
-        """As ``Path.suffixes``."""
+        """All suffixes, like ``Path.suffixes``."""
         return PurePosixPath(self.name).suffixes
 
     def stat(self, *, fresh: bool = False) -> RemoteStat:

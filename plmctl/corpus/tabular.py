@@ -144,8 +144,8 @@ def _parse_json(text: str) -> Any:
 
 def _half_a_character(where: str, error: UnicodeEncodeError) -> DataError:
     return DataError(
-        f"{where}: {ascii(error.object[error.start])[1:-1]} is half of a character, and the other "
-        "half is missing",
+        f"{where}: {ascii(error.object[error.start])[1:-1]} is a lone surrogate: "
+        "half of a UTF-16 character",
         "write the text again with whole characters, or remove this one",
     )
 

@@ -163,7 +163,7 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device that the model is on."""
         import torch
 
         device: torch.device = self.accelerator.device if self.accelerator else torch.device("cpu")

@@ -223,7 +223,7 @@ def _collapse(ids: Ints, hidden: Bools, inside: Bools, sentinels: Ints) -> Ragge
 
 
 def _first(noise: Bools) -> Bools:
-    """Where each run starts."""
+    """The first position of each run."""
     first = noise.copy()
     first[:, 1:] &= ~noise[:, :-1]
     return first

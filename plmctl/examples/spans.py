@@ -79,7 +79,7 @@ def choose_spans(candidates: Bools, starts: Bools, counts: Ints, keys: Keys, p: 
 
 @dataclass(frozen=True)
 class _WordTable:
-    """Where the words of a batch begin, in the flattened batch."""
+    """Positions in the flattened batch at which a word begins."""
 
     begins: Ints
     """[words] position where each word begins."""

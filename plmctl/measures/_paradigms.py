@@ -72,7 +72,7 @@ class Paradigms:
             values.append(config.rename.get(value, value))
 
     def masks(self) -> dict[str, NDArray[np.bool_]]:
-        """By paradigm, in the order of the data: [N] whether an item belongs to it."""
+        """For each paradigm, in the order of the data: [N] whether an item belongs to it."""
         return _masks(self.names)
 
     def results(self, name: str, hits: NDArray[np.bool_]) -> dict[str, Any]:

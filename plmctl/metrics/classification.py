@@ -211,7 +211,7 @@ def _counts(
 def _precision_recall_f1(
     right: Counts, guesses: Counts, truths: Counts
 ) -> tuple[Floats, Floats, Floats]:
-    """Of each class [C]; what is undefined is 0."""
+    """Precision, recall and F1 per class [C]; 0 where undefined."""
     return _ratio(right, guesses), _ratio(right, truths), _ratio(2 * right, guesses + truths)
 
 

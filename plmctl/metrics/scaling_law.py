@@ -59,7 +59,7 @@ class Law:
 
 
 HOFFMANN = Law(E=1.69, A=406.4, alpha=0.34, B=410.7, beta=0.28)
-"""As printed by Hoffmann et al. (2022)."""
+"""The values that Hoffmann et al. (2022) print."""
 
 BESIROGLU = Law(E=1.8172, A=482.01, alpha=0.3478, B=2085.43, beta=0.3658)
 """The refit by Besiroglu et al. (2024, arXiv:2404.10102), whose optimum is 20 tokens per

@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from plmctl import hub
 from plmctl.arrays import IGNORE, Ints
-from plmctl.config.base import Text
+from plmctl.config.base import AnyFolder
 from plmctl.config.sections import MaskingConfig
 from plmctl.errors import ConfigError
 from plmctl.examples.keys import Keys
@@ -50,7 +50,7 @@ class Config(MaskingConfig):
     """Learn a teacher's predictions for every token, and masked tokens."""
 
     name: Literal["distillation"] = "distillation"
-    teacher: Text
+    teacher: AnyFolder
     """Folder or Hub id of a pretrained masked model with the same vocabulary."""
     init: Literal["alternate", "random"] = "alternate"
     """The student's first weights. alternate: every other layer of the teacher, its embeddings and

@@ -93,13 +93,13 @@ class BoardServer(ThreadingHTTPServer):
             ) from error
 
     def server_bind(self) -> None:
-        """As the base class, without asking a name server for this machine's name."""
+        """Bind like the base class, without asking a name server for this machine's name."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, int(self.server_address[1])
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{HOST}:{self.server_port}/"
 
     def work(self) -> None:
@@ -117,7 +117,7 @@ class BoardServer(ThreadingHTTPServer):
             return self._script
 
     def server_close(self) -> None:
-        """As the base class; the work ends."""
+        """Close like the base class, and end the work."""
         self._ended.set()
         super().server_close()
 
@@ -244,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: the terminal is the user's."""
 
     def handle(self) -> None:
-        """As the base class; a browser that goes away is no error."""
+        """Handle like the base class; a browser that goes away is no error."""
         try:
             super().handle()
         except (TimeoutError, ConnectionError):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, overload
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -26,6 +25,7 @@ from pydantic_core import InitErrorDetails
 
 from plmctl import registry
 from plmctl.config.base import (
+    AnyFolder,
     MeasureConfig,
     MembersOf,
     Model,
@@ -57,7 +57,6 @@ from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.config.units import Mark, StepsOrShare
 from plmctl.errors import ConfigError, nearest
 from plmctl.families.base import get_family
-from plmctl.files import model_of_run
 
 # --- The fields that name a member ---
 
@@ -67,8 +66,6 @@ def configs_of(folder: str) -> dict[str, type[BaseModel]]:
     return {name: registry.load(folder, name).Config for name in registry.names(folder)}
 
 
-AnyFolder = Annotated[Text, AfterValidator(model_of_run)]
-"""A model folder or Hub id; a run folder is its ``model/``."""
 AnyModel = Annotated[ModelConfig, MembersOf(partial(configs_of, "families"), "family")]
 AnyObjective = Annotated[ObjectiveConfig, MembersOf(partial(configs_of, "objectives"), "name")]
 AnyOptimizer = Annotated[
@@ -107,7 +104,7 @@ class PretrainConfig(KindConfig):
     """The run folder."""
     seed: int = Field(default=42, ge=0)
     """Seed of the weights, the order of the text, pairs, masks and dropout."""
-    tokenizer: Text
+    tokenizer: AnyFolder
     """A tokenizer folder or Hub id."""
     model: AnyModel
     """The network: a family, a size, and any of its fields."""
@@ -285,7 +282,7 @@ class EvalConfig(KindConfig):
 
 
 class SuiteConfig(Model):
-    """A suite of finetunings: the arguments of ``plmctl eval MODEL --suite NAME``.
+    """A suite of finetunings: the arguments of ``plmctl suite MODEL NAME``.
 
     Without tasks and seeds: more of them can be added to the same folder.
     """

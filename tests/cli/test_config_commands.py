@@ -217,7 +217,7 @@ def test_a_folder_of_data_does_not_hide_the_config_that_reads_it(
     Path("bert").mkdir()
     code, _, err = cli("eval", "bert")
     assert code == 2
-    assert "bert: no tokenizer.json here" in err
+    assert "bert: a folder, not a config" in err
 
 
 def test_the_list_takes_words_and_has_the_published_recipes_first(cli: Cli) -> None:

@@ -46,6 +46,13 @@ def test_windows_is_refused_before_a_module_of_unix_is_imported() -> None:
         (["predict", "m", "text", "--top", "0"], "--top"),
         (["config", "show", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["config", "schema", "pretraining"], "did you mean 'pretrain'?"),
+        (["resume", "runs/x", "--fast"], "run the same command again"),
+        (["eval", "m", "--suite", "glue", "a=1"], "write: plmctl suite m glue a=1\n"),
+        (["eval", "m", "--seeds=2", "--suite=glue"], "write: plmctl suite m glue --seeds=2\n"),
+        (
+            ["eval", "a", "b", "--text", "c d"],
+            "write: plmctl compare-tokenizers a b --text 'c d'\n",
+        ),
     ],
 )
 def test_wrong_usage_is_2(cli: Cli, arguments: list[str], message: str) -> None:

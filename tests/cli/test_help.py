@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from plmctl.cli.app import app
+from plmctl.cli.app import GROUPS, app
 from plmctl.config.load import shipped_configs
 from tests.conftest import Cli
 
@@ -55,33 +55,13 @@ def imported(*lines: Sequence[str]) -> list[set[str]]:
     return [set(names) for names in json.loads(done.stdout.splitlines()[-1])]
 
 
-def test_all_commands_are_there() -> None:
-    assert {path[0] for path in COMMANDS if path} == {
-        "demo",
-        "train-tokenizer",
-        "prepare",
-        "preview",
-        "pretrain",
-        "finetune",
-        "eval",
-        "compare",
-        "export",
-        "push",
-        "predict",
-        "generate",
-        "neighbours",
-        "report",
-        "status",
-        "board",
-        "verify-resume",
-        "reproduce",
-        "doctor",
-        "plan",
-        "init",
-        "scaling",
-        "submit",
-        "config",
-    }
+def test_the_help_shows_each_command_in_one_group(cli: Cli) -> None:
+    grouped = " ".join(GROUPS.values()).split()
+    assert sorted([*grouped, "resume"]) == sorted({path[0] for path in COMMANDS if path})
+    out = cli("--help")[1]
+    shown = re.findall(r"^([A-Z]\w+):$|^  (\S+)  +[A-Z]", out.partition("  -h, --help")[2], re.M)
+    table = [word for group, names in GROUPS.items() for word in (group, *names.split())]
+    assert [group or name for group, name in shown] == table
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -131,4 +111,4 @@ def test_the_example_is_a_command_line_that_is_right(
 
 def test_short_help_is_not_cut(cli: Cli) -> None:
     for command in ((), ("config",)):
-        assert "..." not in cli(*command, "--help")[1].partition("Commands:")[2]
+        assert "..." not in cli(*command, "--help")[1].partition("Options:")[2]

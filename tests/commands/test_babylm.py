@@ -112,7 +112,7 @@ def document(run: str, name: str) -> dict[str, Any]:
 def test_the_parts_without_finetuning(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
     model = str(pretrained["bert"] / "model")
     parts = "blimp,supplement,ewok,comps,entity_tracking"
-    command = ("eval", model, "--suite", "babylm", "--data", str(data), "run=babylm-1")
+    command = ("suite", model, "babylm", "--data", str(data), "run=babylm-1")
     code, out, err = cli(*command, "--tasks", parts, "compute.device=cpu", "--json")
     assert code == 0, err
     found = json.loads(out)
@@ -154,7 +154,7 @@ def test_finetuned_tasks_of_the_official_folder(
     rows = [{"premise": short(n), "hypothesis": short(n + 9), "label": n % 3} for n in range(9)]
     lines(mismatched, rows)
     model = str(pretrained["gpt2"] / "model")
-    command = ("eval", model, "--suite", "babylm", "--data", str(data), "run=babylm-2", *FAST)
+    command = ("suite", model, "babylm", "--data", str(data), "run=babylm-2", *FAST)
     code, out, err = cli(*command, "--tasks", "wsc,mnli", "--json")
     assert code == 0, err
     assert [column["name"] for column in json.loads(out)["columns"]] == [
@@ -174,7 +174,7 @@ def test_missing_files_are_named(cli: Cli, pretrained: dict[str, Path], data: Pa
     model = str(pretrained["bert"] / "model")
     for path in (data / "full_eval" / "ewok_filtered").iterdir():
         path.unlink()
-    found = cli("eval", model, "--suite", "babylm", "--data", str(data), "run=babylm-3")
+    found = cli("suite", model, "babylm", "--data", str(data), "run=babylm-3")
     refused(
         found,
         3,
@@ -186,7 +186,7 @@ def test_missing_files_are_named(cli: Cli, pretrained: dict[str, Path], data: Pa
     )
     assert "cola" not in found[2]  # the newer folders do not have it
     assert not Path("babylm-3").exists()
-    asked = ("eval", model, "--suite", "babylm-fast", "--data", str(data), "run=babylm-3")
+    asked = ("suite", model, "babylm-fast", "--data", str(data), "run=babylm-3")
     refused(cli(*asked), 3, "fast_eval/blimp_fast/*.jsonl")
     refused(cli(*asked, "--tasks", "blmp"), 2, "did you mean 'blimp'")
     refused(cli(*asked, "--tasks", "blimp", "blimp.measures.0.variantt=x"), 2, "variantt")
@@ -194,7 +194,7 @@ def test_missing_files_are_named(cli: Cli, pretrained: dict[str, Path], data: Pa
 
 def test_what_a_family_cannot_do(cli: Cli, data: Path, tmp_path: Path) -> None:
     model = str(make_folder(tmp_path, "elmo"))
-    asked = ("eval", model, "--suite", "babylm-fast", "--data", str(data), "compute.device=cpu")
+    asked = ("suite", model, "babylm-fast", "--data", str(data), "compute.device=cpu")
     fast = data / "fast_eval"
     zero_shot(fast)
     for path in list(fast.iterdir()):
@@ -215,7 +215,7 @@ def test_the_chinese_task(cli: Cli, pretrained: dict[str, Path], world: Path) ->
     labelled(folder / "clue", "cluewsc2020", ("text", "span1_text", "span2_text"))
     model = str(pretrained["gpt2"] / "model")
     code, out, err = cli(
-        *("eval", model, "--suite", "chinese-babylm", "--data", str(folder), "run=zh-1", *FAST),
+        *("suite", model, "chinese-babylm", "--data", str(folder), "run=zh-1", *FAST),
         *("--tasks", "zhoblimp,hanzi_pinyin,cluewsc2020", "--json"),
     )
     assert code == 0, err

@@ -260,6 +260,8 @@ def test_a_run_stands_for_its_model_and_a_model_for_its_run(
     measures = [{"name": "perplexity", "data": ["text.txt"]}]
     write("measure.yaml", {"run": "x", "model": run, "measures": measures})
     assert load("eval", "measure.yaml").model == f"{run}/model"
+    assert load("pretrain", "bert.yaml", [f"tokenizer={run}"]).tokenizer == f"{run}/model"
+    assert load("tokenizer", "tok-bert.yaml", [f"extend={run}"]).extend == f"{run}/model"
     code, out, err = cli("predict", run, "Anna [MASK] Bela")
     assert (code, "Anna" in out) == (0, True), err
     for command in ("status", "report"):

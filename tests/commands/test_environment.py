@@ -35,7 +35,9 @@ COMMANDS = {
     "pretrain": ["pretrain", "bert.yaml", "run=r", "data.store=s"],
     "finetune": ["finetune", "ft.yaml", "run=f"],
     "eval": ["eval", "eval.yaml", "run=e"],
-    "eval of tokenizers": ["eval", "tok-bert", "--text", "text.txt", "--out", "t.html"],
+    "compare-tokenizers": [
+        "compare-tokenizers", "tok-bert", "--text", "text.txt", "--out", "t.html",
+    ],
     "export": ["export", "done-bert", "x"],
     "push": ["push", "done-bert", "a/b", "--license", "mit", "--dry-run"],
     "predict": ["predict", "done-bert/model", "Anna [MASK]"],
@@ -54,7 +56,7 @@ COMMANDS = {
     "board": ["board", ".", "--out", "b"],
     "status": ["status", "done-bert"],
     "eval of a suite": [
-        "eval", "done-bert/model", "--suite", "glue", "--data", "glue", "--tasks", "cola", "run=u",
+        "suite", "done-bert/model", "glue", "--data", "glue", "--tasks", "cola", "run=u",
         "train.epochs=0.1", "train.max_length=32", "compute.device=cpu",
     ],
     "doctor": ["doctor", "bert.yaml"],

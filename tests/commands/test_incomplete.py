@@ -42,7 +42,7 @@ def lines(model: str, of: str) -> dict[str, list[str]]:
         "predict": ["predict", model, TEXT, "--json"],
         "eval": ["eval", "measure.yaml", "--json"],
         "preview": ["preview", yaml, f"tokenizer={model}", "--json"],
-        "tokenizers": ["eval", model, "--text", "text.txt", "--json"],
+        "tokenizers": ["compare-tokenizers", model, "--text", "text.txt", "--json"],
         "finetune": ["finetune", "use.yaml", "train.epochs=1", "--json"],
         "init_from": ["pretrain", yaml, *steps, "--json"],
     }

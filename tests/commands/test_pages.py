@@ -86,7 +86,7 @@ def glue(folder: Path) -> None:
 
 def follow(text: str, vocab_size: int = 360) -> list[str]:
     """Write the files of a page and run its commands; gives the commands that ran."""
-    sizes = {**SMALL, "train-tokenizer": [f"vocab_size={vocab_size}"]}
+    sizes = {**SMALL, "suite": SUITE, "train-tokenizer": [f"vocab_size={vocab_size}"]}
     for block in [*blocks(text, "yaml"), *blocks(text, "python")]:
         if name := re.match(r"# (\S+\.(?:yaml|py))\n", block):
             Path(name[1]).write_text(block, encoding="utf-8")
@@ -96,7 +96,7 @@ def follow(text: str, vocab_size: int = 360) -> list[str]:
         if program == "python":
             subprocess.run([sys.executable, *arguments], check=True)
         elif program == "plmctl" and not any(word in arguments for word in LEFT_OUT):
-            small = SUITE if "--suite" in arguments else sizes.get(arguments[0], [])
+            small = sizes.get(arguments[0], [])
             if model := network(arguments):
                 small = [*small, *model]
             assert run_main(*arguments, *small) == 0, line

@@ -188,7 +188,7 @@ def test_what_cannot_be_pushed(
     # The server repeats the token; plmctl does not.
     for token, message in (
         ("hf_wrong_secret", "the Hub does not accept the token"),
-        ("hf_wrong secret", "a character that no token has"),
+        ("hf_wrong secret", "an invalid character"),
     ):
         monkeypatch.setenv("HF_TOKEN", token)
         for debug in ((), ("--debug",)):

@@ -74,7 +74,7 @@ def commands(text: str, rows: str, run: str, pretrained: dict[str, Path]) -> dic
         "store": ["prepare", "bert.yaml", f"data.store={text}"],
         "finetune": ["finetune", "rows.yaml", f'data.train=["{rows}"]'],
         "eval": ["eval", "measure.yaml", f'measures.0.data=["{text}"]'],
-        "eval --text": ["eval", "tok-bert", "--text", text],
+        "compare-tokenizers": ["compare-tokenizers", "tok-bert", "--text", text],
         "predict": ["predict", model, "--input", rows],
         "model": ["predict", text, "Anna sees [MASK]."],
         "report": ["report", text],
@@ -83,7 +83,7 @@ def commands(text: str, rows: str, run: str, pretrained: dict[str, Path]) -> dic
 
 NAMES = (
     "prepare", "init", "preview", "train-tokenizer", "pretrain", "plan", "config", "store",
-    "finetune", "eval", "eval --text", "predict", "model", "report",
+    "finetune", "eval", "compare-tokenizers", "predict", "model", "report",
 )  # fmt: skip
 QUICK = ("prepare", "init", "finetune", "model")
 FORMS = {

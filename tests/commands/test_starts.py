@@ -130,7 +130,7 @@ REFUSED = [
     ("init", "none"),
     ("eval", "measured.yaml"),
     ("eval", "no-run"),
-    ("eval", "no-run", "--suite", "glue"),
+    ("suite", "no-run", "glue"),
     ("predict", "no-run", "text"),
     ("generate", "no-run", "--prompt", "text"),
     ("neighbours", "no-run", "text.txt", "--word", "day"),

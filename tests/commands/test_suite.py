@@ -43,7 +43,7 @@ def result(run: str, name: str = "valid") -> dict:
 
 def test_a_suite_s_table(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
     model = str(pretrained["bert"] / "model")
-    command = ("eval", model, "--suite", "glue", "--data", str(data), "run=suite-1", *SETTINGS)
+    command = ("suite", model, "glue", "--data", str(data), "run=suite-1", *SETTINGS)
     code, out, err = cli(*command, "--tasks", "cola", "--seeds", "2", "--json")
     assert code == 0, err
     runs = [f"suite-1/cola/seeds/seed={seed}" for seed in (42, 43)]
@@ -84,7 +84,7 @@ def test_a_suite_s_table(cli: Cli, pretrained: dict[str, Path], data: Path) -> N
 
 def test_data_that_are_not_there(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
     model = str(pretrained["bert"] / "model")
-    result = cli("eval", model, "--suite", "glue", "--data", str(data), "run=suite-2")
+    result = cli("suite", model, "glue", "--data", str(data), "run=suite-2")
     refused(
         result, 3, "nothing was scored", "glue-data/rte/train.jsonl", "nyu-mll/glue, config rte"
     )
@@ -94,14 +94,14 @@ def test_data_that_are_not_there(cli: Cli, pretrained: dict[str, Path], data: Pa
 
 def test_wrong_usage(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
     model = str(pretrained["bert"] / "model")
-    command = ("eval", model, "--suite", "glue", "--data", str(data), "run=suite-3")
+    command = ("suite", model, "glue", "--data", str(data), "run=suite-3")
     refused(cli(*command, "--tasks", "sst"), 2, "did you mean 'sst2'")
     refused(cli(*command, "--tasks", ","), 2, "the list is empty")
     refused(cli(*command, "--tasks", "cola", "train.epoch=1"), 2, "epoch", "did you mean")
-    refused(cli(*command, "--tasks", "cola", "--at-checkpoints"), 2, "cannot be used with --suite")
-    refused(cli("eval", model, "--suite", "glu"), 2, "did you mean 'glue'")
-    refused(cli("eval", "bert.yaml", "--seeds", "2"), 2, "need --suite")
-    refused(cli("eval", "no/such/model", "--suite", "glue"), 2, "no such folder")
+    refused(cli("eval", *command[1:2], "--suite", "glue", "--seeds", "2"), 2, f"suite {model} glue")
+    refused(cli("suite", model, "glu"), 2, "did you mean 'glue'")
+    refused(cli("eval", model), 2, f"eval CONFIG model={model}", f"suite {model} glue")
+    refused(cli("suite", "no/such/model", "glue"), 2, "no such folder")
     assert not Path("suite-3").exists()
 
 
@@ -111,7 +111,7 @@ def test_a_failed_task_leaves_the_others(cli: Cli, pretrained: dict[str, Path], 
     rows(here / "rte" / "train.jsonl", 20, 0, ("sentence1",), "label")  # no second sentence
     rows(here / "rte" / "dev.jsonl", 20, 0, ("sentence1",), "label")
     outcome = cli(
-        *("eval", model, "--suite", "glue", "--data", str(here), "run=suite-4", *SETTINGS),
+        *("suite", model, "glue", "--data", str(here), "run=suite-4", *SETTINGS),
         *("--tasks", "cola,rte"),
     )
     code, out, err = outcome

@@ -168,7 +168,7 @@ def test_jsonl(here: Path) -> None:
     [
         ('{"text": "x"', "a.jsonl:3: not JSON"),
         ("[1]", "a.jsonl:3: a JSON list, not an object"),
-        ('{"text": "\\ud83d"}', "a.jsonl:3: \\ud83d is half of a character"),
+        ('{"text": "\\ud83d"}', "a.jsonl:3: \\ud83d is a lone surrogate"),
         ('{"body": "x", "id": 1}', "a.jsonl:3: no column 'text'; the columns are: body, id"),
         ('{"text": 3}', "a.jsonl:3: column 'text' holds a int, not text"),
     ],

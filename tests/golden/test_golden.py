@@ -358,7 +358,15 @@ def test_tokenizers(tokenizers: Path) -> None:
     """Hashes of their files, and how well they fit a text, which says how far apart two are."""
     world, results = tokenizers, dict[str, Any]()
     for name in TOKENIZERS:
-        fit = result(world, "eval", f"tok-{name}", "--text", "other.txt", "--text", "chinese.txt")
+        fit = result(
+            world,
+            "compare-tokenizers",
+            f"tok-{name}",
+            "--text",
+            "other.txt",
+            "--text",
+            "chinese.txt",
+        )
         results[name] = {
             "files": hashes(world / f"tok-{name}"),
             "quality": fit["tokenizers"],

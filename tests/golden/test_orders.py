@@ -36,7 +36,7 @@ WRONG = [
     ("pretrain", "bert.yaml", "model.sizes=tiny", "run=wrong"),
     ("finetune", "single.yaml", "task.labels=[calm,bad]", "run=wrong"),
     ("finetune", "single.yaml", "task.metrics=[acuracy]", "run=wrong"),
-    ("eval", "bert", "--suite", "clue", "--tasks", "afqm"),
+    ("suite", "bert", "clue", "--tasks", "afqm"),
     ("plan", "nothing-like-it"),
 ]
 """Command lines with a mistake: their messages list names."""

@@ -94,7 +94,7 @@ def test_the_command(saved: Saved, cli: Cli, tmp_path: Path) -> None:
     text, out = tmp_path / "text.txt", tmp_path / "pages" / "out.html"
     text.write_text("\n".join(["<script> & co, as plain text in a line that is shown", *TEXTS]))
     folders = [saved("wordpiece", "bert"), saved("byte_bpe", "gpt2"), saved("unigram", "t5")]
-    code, printed, err = cli("eval", *folders, "--text", str(text), "--out", str(out))
+    code, printed, err = cli("compare-tokenizers", *folders, "--text", str(text), "--out", str(out))
     assert code == 0, err
     for words in ("bytes per token", "latin", "longest tokens", "% of the smaller", "|"):
         assert words in printed
@@ -102,7 +102,7 @@ def test_the_command(saved: Saved, cli: Cli, tmp_path: Path) -> None:
     for words in ("Compression against vocabulary size", 'class="token t1"', "&lt;"):
         assert words in page
     assert "<script" not in page
-    code, printed, _ = cli("eval", *folders[:1], "--text", str(text), "--json")
+    code, printed, _ = cli("compare-tokenizers", *folders[:1], "--text", str(text), "--json")
     document = json.loads(printed)
     assert code == 0
     assert document["overlap"] == [[1.0]]
@@ -112,11 +112,11 @@ def test_what_it_refuses(saved: Saved, cli: Cli, tmp_path: Path) -> None:
     folder = saved("wordpiece", "bert")
     empty = tmp_path / "empty.txt"
     empty.write_text(" \n")
-    code, _, err = cli("eval", folder)
+    code, _, err = cli("compare-tokenizers", folder)
     assert (code, "--text FILE" in err) == (3, True)  # it was not trained by the command
-    code, _, err = cli("eval", folder, "--text", str(empty))
+    code, _, err = cli("compare-tokenizers", folder, "--text", str(empty))
     assert (code, "no text in" in err) == (3, True)
-    code, _, err = cli("eval", folder, str(tmp_path), "--text", str(empty))
+    code, _, err = cli("compare-tokenizers", folder, str(tmp_path), "--text", str(empty))
     assert (code, "no tokenizer.json here" in err) == (2, True)
 
 
@@ -124,8 +124,8 @@ def test_the_tokenizer_of_a_model_folder(saved: Saved, cli: Cli, tmp_path: Path)
     folder = shutil.copytree(saved("wordpiece", "bert"), tmp_path / "model")
     (folder / "config.json").write_text("{}")
     (tmp_path / "text.txt").write_text("the war is over .\n" * 20)
-    code, _, err = cli("eval", str(folder))
+    code, _, err = cli("compare-tokenizers", str(folder))
     assert code == 2
     assert f"plmctl eval CONFIG model={folder}" in err
-    code, out, err = cli("eval", str(folder), "--text", str(tmp_path / "text.txt"))
+    code, out, err = cli("compare-tokenizers", str(folder), "--text", str(tmp_path / "text.txt"))
     assert (code, "bytes per token" in out) == (0, True), err
