@@ -121,7 +121,7 @@ class Verdict(Enum):
     """What a process is told about the run."""
 
     FINE = "continues"
-    BUSY = "a batch takes long, and its makers compute: the time counts anew"
+    BUSY = "a batch takes long, and its makers compute: the time is counted from here"
     LATE = "this process makes no progress; another one does"
     NO_BATCH = "no batch comes, and its makers do nothing"
     LOST = "a process is lost"
