@@ -111,7 +111,7 @@ class TextToText(Objective[T]):
 
 
 class Segments(ObjectiveExamples[TextToTextConfig]):
-    """The segments of a store, one a row.
+    """The segments of a store, one per row.
 
     The decoder reads the target shifted right by one, with the padding token first; the loss is
     over all tokens of the target, sentinels and the end token included.

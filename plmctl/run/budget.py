@@ -313,7 +313,7 @@ def _measured(run: Pretraining, accelerator: Accelerator, began: float) -> Decis
     """The steps that fit into a time, measured with a network and an optimizer to throw away.
 
     The same in all processes. The run then begins as if nothing had been measured. The plan has one
-    step a phase: what is timed does not depend on their number.
+    step per phase: what is timed does not depend on their number.
     """
     from plmctl.models.sharding import is_sharded
     from plmctl.run.pretraining import Validation, make_plan
