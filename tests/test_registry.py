@@ -53,6 +53,6 @@ def test_an_unknown_name_has_its_nearest() -> None:
 
 
 def test_the_message_names_one_member() -> None:
-    for folder, what in (("suites", "suite"), ("families", "family")):
+    for folder, what in (("measures", "measure"), ("families", "family")):
         with pytest.raises(ConfigError, match=f"unknown {what} 'gleu'"):
             registry.load(folder, "gleu")

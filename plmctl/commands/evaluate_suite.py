@@ -16,15 +16,15 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.evaluate import kept_results
+from plmctl import registry
+from plmctl.commands.evaluate import evaluated, kept_results
+from plmctl.commands.finetune import made_from
 from plmctl.commands.finetune_grid import (
     ProtocolRun,
     check_unfinished,
     compare_settings,
-    finish_all,
+    finetune_all,
     protocol_runs,
-    refuse_changed,
-    some_failed,
 )
 from plmctl.commands.suite_parts import (
     LabelledFile,
@@ -33,13 +33,13 @@ from plmctl.commands.suite_parts import (
     part_scores,
     parts_of,
     planned_parts,
-    run_parts,
     write_submission,
 )
 from plmctl.config.load import find_config
 from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError, DataError, PlmError, nearest
 from plmctl.evaluation.model import LoadedModel, family_of
+from plmctl.families.base import get_family
 from plmctl.files import read_json
 from plmctl.folders import check_model
 from plmctl.hashing import model_hashes
@@ -55,6 +55,7 @@ from plmctl.run.folder import (
     write_environment,
     write_results,
 )
+from plmctl.run.several import finish_all, refuse_changed, some_failed
 from plmctl.suites.base import Recipe, Suite, SuiteTask, get_suite
 from plmctl.tasks.base import ScoredConfig
 
@@ -102,23 +103,24 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     suite = get_suite(request.suite)
     request = replace(request, model=check_model(request.model))
     family = family_of(request.model)
-    tasks = tasks_of(suite, request.suite, family, request.tasks, request.data)
+    tasks = tasks_of(suite, family, request.tasks, request.data)
     parts = parts_of(suite, family, request.tasks)
     config, task_settings = suite_config(suite, request)
     check_run(config, config.run, fresh=request.fresh)
     part_runs, missing = planned_parts(config, parts, task_settings)
-    planned = entries(config, tasks, suite.recipes.get(family, {}), task_settings, missing)
+    planned = entries(config, tasks, recipes_of(suite, family), task_settings, missing)
     runs_of_task = _protocol_runs(planned, request)
     configs = [run.config for runs in runs_of_task.values() for run in runs]
     if not request.fresh:
-        refuse_changed(configs, "or add --fresh, which moves the suite's folder aside")
+        refuse_changed(configs, made_from, "or add --fresh, which moves the suite's folder aside")
     check_unfinished(configs)
     open_run(config, config.run, fresh=request.fresh)
     count = len(configs) + len(part_runs)
     names = [*(one.part.name for one in part_runs), *runs_of_task]
     say(f"{request.suite}: {_names(names)}, {count} run{'s' if count > 1 else ''}")
     with AtWork(Path(config.run)) as work:
-        failed = run_parts(part_runs) | finish_all(configs, request.jobs)
+        failed = finish_all([one.config for one in part_runs], evaluated)
+        failed |= finetune_all(configs, request.jobs) if configs else {}
         document = suite_scores(config, suite, family, planned, runs_of_task, part_runs)
         work.promise([f"eval/{request.suite}.json"])
         write_results(Path(config.run), request.suite, document)
@@ -144,9 +146,13 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
 # --- The tasks, and the user's settings ---
 
 
+def recipes_of(suite: Suite, family: str) -> dict[str, Recipe]:
+    """The recipes of a family's tasks."""
+    return suite.recipes_of(family, get_family(family).ANSWERS)
+
+
 def tasks_of(
     suite: Suite,
-    name: str,
     family: str,
     requested: Sequence[str] | None,
     data: str | None = None,
@@ -154,7 +160,6 @@ def tasks_of(
     """The tasks to run, in the suite's order.
 
     Args:
-        name: Its name, for messages.
         family: The family of the model.
         requested: Names of tasks and parts; None: all tasks of the score that the family has a
             recipe for.
@@ -164,23 +169,22 @@ def tasks_of(
         ConfigError: There is no such task, or no recipe of it for the family.
     """
     tasks = {task.name: task for task in suite.tasks}
-    recipes = suite.recipes.get(family, {})
+    recipes = recipes_of(suite, family)
     parts = {part.name for part in suite.parts}
     if not recipes and not parts:
+        known = [one for one in registry.names("families") if recipes_of(suite, one)]
         raise ConfigError(
-            f"{name}: no recipe for {family}",
-            f"there are recipes for {', '.join(suite.recipes)}",
+            f"{suite.name}: no recipe for {family}", f"there are recipes for {', '.join(known)}"
         )
     for task_name in requested or ():
         if task_name in parts:
             continue
         if task_name not in tasks:
-            raise ConfigError(
-                f"--tasks: {name} has no task {task_name!r}{nearest(task_name, [*parts, *tasks])}"
-            )
+            near = nearest(task_name, [*parts, *tasks])
+            raise ConfigError(f"--tasks: {suite.name} has no task {task_name!r}{near}")
         if task_name not in recipes:
             raise ConfigError(
-                f"--tasks: {name} has no recipe of {task_name} for {family}",
+                f"--tasks: {suite.name} has no recipe of {task_name} for {family}",
                 f"there are recipes of {', '.join(recipes) or 'none'}",
             )
     if requested is not None:

@@ -1,42 +1,28 @@
 """``plmctl finetune --seeds`` and ``--grid``: several runs of one config, and one table of them.
 
-The parts in their order: which runs there are, running what is not finished (one after another or
-in parallel), and the comparison of their results. ``plmctl suite`` uses all three.
+The parts in their order: which runs there are, running what is not finished (``run.several``), and
+the comparison of their results. ``plmctl suite`` uses all three.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from textwrap import indent
-from types import FrameType
 from typing import Any
 
 from plmctl.commands.finetune import finetune, larger_is_better, made_from, metric_of
-from plmctl.errors import ConfigError, DataError, PlmError, Preempted, listed, nearest
+from plmctl.errors import ConfigError, PlmError, nearest
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig
-from plmctl.run.display import say, show_result
-from plmctl.run.folder import (
-    AtWork,
-    changed_since,
-    check_run,
-    is_finished,
-    open_run,
-    read_results,
-    write_results,
-)
+from plmctl.run.display import show_result
+from plmctl.run.folder import AtWork, check_run, open_run, write_results
 from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import finetune_preflight
+from plmctl.run.several import finish_all, finished_results, refuse_changed, some_failed
 
 
 def run_protocol(
@@ -69,11 +55,11 @@ def run_protocol(
     planned = protocol_runs(config, seeds, grid=grid)
     check_run(config, config.run, fresh=False)
     configs = [member.config for member in planned]
-    refuse_changed(configs, "or name another folder with `run=...`")
+    refuse_changed(configs, made_from, "or name another folder with `run=...`")
     check_unfinished(configs)
     folder = open_run(config, config.run, fresh=False)
     with AtWork(folder) as work:
-        failed = finish_all(configs, jobs, accept_gap=accept_gap)
+        failed = finetune_all(configs, jobs, accept_gap=accept_gap)
         document = compare_settings(config, planned)
         work.promise(["eval/protocol.json", "report.html"])
         write_results(folder, "protocol", {"kind": "protocol", **document})
@@ -151,39 +137,7 @@ def _short_key(key: str, axes: Mapping[str, Any]) -> str:
     return last if sum(other.rpartition(".")[2] == last for other in axes) == 1 else key
 
 
-# --- Running what is not finished, one after another or in parallel ---
-
-
-def refuse_changed(configs: Sequence[FinetuneConfig], otherwise: str) -> None:
-    """Refuse runs that were made from another model or other rows than there are now.
-
-    One table never has both: the old ones and those that are still to be run.
-
-    Args:
-        configs: Each with its own run folder.
-        otherwise: What to do, if what changed cannot be restored.
-
-    Raises:
-        DataError: With the runs, and what changed.
-    """
-    lines, unknown = [], set[str]()
-    for config in configs:
-        if is_finished(Path(config.run)):
-            differ, cannot = changed_since(Path(config.run), made_from(config))
-            if differ:
-                lines.append(f"{config.run}: the {listed(differ)} changed since it was trained")
-            unknown |= set(cannot)
-    if lines:
-        raise DataError(
-            "finished runs were made from something else than there is now:\n"
-            + indent("\n".join(lines), "  "),
-            f"restore it; {otherwise}: one table has runs of one model and the same rows",
-        )
-    if unknown:
-        say(
-            "finished runs of an older version of plmctl have no hash of the "
-            f"{listed(sorted(unknown))}: whether they changed since is unknown"
-        )
+# --- Running what is not finished ---
 
 
 def check_unfinished(configs: Sequence[FinetuneConfig]) -> None:
@@ -195,135 +149,17 @@ def check_unfinished(configs: Sequence[FinetuneConfig]) -> None:
     checked = set()
     for config in configs:
         same = config.model_dump_json(include={"model", "task", "train", "lora", "compute"})
-        if same not in checked and _finished_results(config.run) is None:
+        if same not in checked and finished_results(config.run) is None:
             finetune_preflight(config)
         checked.add(same)
 
 
-def finish_all(
+def finetune_all(
     configs: Sequence[FinetuneConfig], jobs: int | None, *, accept_gap: bool = False
 ) -> dict[str, PlmError]:
-    """Run what is not finished.
-
-    Args:
-        configs: Each with its own run folder.
-        jobs: As ``run_protocol``.
-        accept_gap: As ``run_protocol``.
-
-    Returns:
-        The runs that failed, with their errors.
-    """
-    left = [config for config in configs if _finished_results(config.run) is None]
-    if len(left) < len(configs):
-        say(f"{len(configs) - len(left)} of {len(configs)} runs are finished")
-    if not left:
-        return {}
-    devices = _device_count(left[0].compute.device)
-    at_once = min(len(left), jobs or max(1, devices))
-    attempt = partial(_attempt, accept_gap=accept_gap)
-    if at_once == 1 >= devices:
-        tried = _one_by_one(attempt, left)
-    else:
-        tried = _in_parallel(attempt, left, at_once, devices)
-    failed = {}
-    for number, (name, error) in enumerate(tried, 1):
-        say(f"{number} of {len(left)}: {name}: {error.message if error else 'finished'}")
-        if error:
-            failed[name] = error
-    return failed
-
-
-def some_failed(failed: dict[str, PlmError], count: int) -> PlmError:
-    """The error of ``count`` runs of which some failed: what is wrong with each, and what to do."""
-    messages = indent("\n".join(f"{name}: {error}" for name, error in failed.items()), "  ")
-    return PlmError(
-        f"{len(failed)} of {count} runs failed:\n{messages}",
-        "the others are kept; run the same command again to retry the failed runs",
-    )
-
-
-def _one_by_one(
-    attempt: Callable[[FinetuneConfig], PlmError | None], configs: Sequence[FinetuneConfig]
-) -> Iterator[tuple[str, PlmError | None]]:
-    for config in configs:
-        yield config.run, attempt(config)
-
-
-def _in_parallel(
-    attempt: Callable[[FinetuneConfig], PlmError | None],
-    configs: Sequence[FinetuneConfig],
-    count: int,
-    devices: int,
-) -> Iterator[tuple[str, PlmError | None]]:
-    """Run several in separate processes, each with one device."""
-    context = multiprocessing.get_context("spawn")
-    queue: Any = context.Queue()
-    for number in range(count):
-        queue.put(number % devices if devices else None)
-    pool = ProcessPoolExecutor(count, context, _take_device, (queue,))
-    with _passing_signals_on() as stopped, pool:
-        running = {pool.submit(attempt, config): config.run for config in configs}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        except BrokenProcessPool as error:
-            if stopped:  # a run that had not started yet, and had nothing to save
-                raise Preempted("stopped", "run the same command again to resume") from error
-            raise PlmError(
-                "a run's process was killed; was there too little memory?",
-                "run the same command again to resume; fewer --jobs need less memory",
-            ) from error
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-def _attempt(config: FinetuneConfig, *, accept_gap: bool) -> PlmError | None:
-    """Finish a run. Returns None, or the error; a stop by a signal stops the protocol."""
-    try:
-        finetune(config, StartOptions(accept_gap=accept_gap))
-    except Preempted:
-        raise
-    except PlmError as error:
-        return error
-    return None
-
-
-def _take_device(queue: Any) -> None:
-    """Take a device, before CUDA is initialised."""
-    import os
-
-    device = queue.get()
-    if device is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = str(device)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-
-
-def _device_count(device: str) -> int:
-    import torch
-
-    return torch.cuda.device_count() if device in ("auto", "cuda") else 0
-
-
-@contextmanager
-def _passing_signals_on() -> Iterator[list[int]]:
-    """Pass a signal to this process on to the runs, which save a checkpoint and end.
-
-    Yields:
-        The signals so far.
-    """
-    seen: list[int] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        for child in multiprocessing.active_children():
-            child.terminate()
-
-    before = signal.signal(signal.SIGTERM, pass_on)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    """``finish_all`` of finetunings, which have one device each."""
+    train = partial(finetune, options=StartOptions(accept_gap=accept_gap))
+    return finish_all(configs, train, jobs=jobs, device=configs[0].compute.device)
 
 
 # --- The comparison of the finished runs ---
@@ -339,7 +175,7 @@ def compare_settings(config: FinetuneConfig, planned: Sequence[ProtocolRun]) -> 
     finished = [
         (member, results)
         for member in planned
-        if (results := _finished_results(member.config.run)) is not None
+        if (results := finished_results(member.config.run)) is not None
     ]
     if not finished:
         raise PlmError("no run was finished", "see the messages above")
@@ -357,11 +193,3 @@ def compare_settings(config: FinetuneConfig, planned: Sequence[ProtocolRun]) -> 
         rows.append({**at, **spread(values), "best": at["runs"][best], "best_run": best})
     chosen = max(rows, key=lambda row: sign * row["median"])
     return {"metric": metric, "settings": rows, "chosen": chosen}
-
-
-def _finished_results(run: str) -> dict[str, Any] | None:
-    path = Path(run) / "eval" / "valid.json"
-    if not is_finished(Path(run)) or not path.is_file():
-        return None
-    results: dict[str, Any] = read_results(path)["results"]
-    return results

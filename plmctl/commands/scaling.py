@@ -1,9 +1,7 @@
 """``plmctl scaling``: train a ladder of sizes, fit their losses, and predict the next size.
 
 A ladder (``scaling_ladder``) has a few sizes of one family, and for each size two or three lengths.
-Every combination, a rung, is an ordinary pretraining run. A longer run of a size starts from a
-checkpoint of the shorter one if their first steps are the same; it is the run that it would be
-alone, bit for bit.
+Every combination, a rung, is an ordinary pretraining run, from its own first step.
 
 N is the number of all parameters, embeddings included. FLOPs are those of ``plmctl plan``.
 """
@@ -12,9 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -37,8 +33,8 @@ from plmctl.commands.scaling_ladder import (
 from plmctl.config.base import Model, Text
 from plmctl.config.load import difference, dump, parse
 from plmctl.corpus.prepared import PreparedText
-from plmctl.errors import ConfigError, DataError, PlmError, Preempted, listed
-from plmctl.files import new_folder, read_json, write_atomically, writing
+from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.files import read_json, write_atomically, writing
 from plmctl.metrics.scaling_law import (
     Law,
     PowerLaw,
@@ -56,9 +52,7 @@ from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import (
     FREE_KEYS,
-    changed_since,
     check_run,
-    is_finished,
     is_unstarted,
     locked,
     read_results,
@@ -66,6 +60,7 @@ from plmctl.run.folder import (
 )
 from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import preflight
+from plmctl.run.several import finish_all, refuse_changed
 
 _FACTORS = (2, 4, 10)  # compute of the predictions, as multiples of the largest run's
 _DRAWS = 100
@@ -116,7 +111,7 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
     Raises:
         ConfigError: The config, the sizes or the budget cannot make a ladder; or the folder is of
             another one.
-        DataError: No document is held out; or as ``refuse_changed``.
+        DataError: No document is held out; or as ``train_ladder``.
     """
     if request.sizes and request.rungs is not None:
         raise ConfigError("--rungs cannot be used with --sizes", "leave one of them out")
@@ -151,8 +146,7 @@ def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool
         start_over(out)
     _write_settings(out, settings, plan)
     with locked(out):
-        refuse_changed(rungs, text.hashes)
-        train_ladder(rungs)
+        train_ladder(rungs, text.hashes)
         document = analyse(plan, rungs, maker, text)
         with writing(out / "scaling.json") as file:
             write_atomically(file, json.dumps(document, indent=1, ensure_ascii=False))
@@ -254,94 +248,40 @@ def _kept_plan(out: Path, maker: SizeMaker) -> LadderPlan | None:
 # --- Training: every rung is an ordinary run ---
 
 
-def refuse_changed(rungs: Sequence[Rung], hashes: Mapping[str, str | None]) -> None:
-    """Refuse a ladder of which runs were trained on other text, or with another tokenizer.
+def train_ladder(rungs: Sequence[Rung], hashes: Mapping[str, str | None]) -> None:
+    """Finish every rung; without one of them there is nothing to fit, so the first error ends it.
 
     Args:
         hashes: Of the text and the tokenizer as they are now.
 
     Raises:
-        DataError: One of them was; nothing is fitted to losses of two texts.
+        Preempted: A signal stopped a run, which has saved a checkpoint.
+        PlmError: A run failed, or its folder belongs to another config.
+        DataError: A run was trained on other text, or with another tokenizer.
     """
     from plmctl.commands.pretrain import made_from
 
-    for rung in rungs:
-        now = {**hashes, **made_from(rung.config)}
-        differ, _ = changed_since(Path(rung.config.run), now)
-        if differ:
-            raise DataError(
-                f"{rung.config.run}: the {listed(differ)} changed since this rung was trained",
-                "restore what it was trained with, or start a new ladder with --out: one ladder is "
-                "fitted to losses on one text",
-            )
+    configs = [rung.config for rung in rungs]
+    for config in configs:
+        check_run(config, config.run, fresh=False)
+    refuse_changed(
+        configs,
+        lambda config: {**hashes, **made_from(config)},
+        "or start a new ladder with --out",
+    )
+    finish_all(configs, _train, stop=True)
 
 
-def train_ladder(rungs: Sequence[Rung]) -> None:
-    """Finish every rung: a finished one is left alone, an interrupted one resumes.
-
-    Raises:
-        Preempted: A signal stopped a run, which has saved a checkpoint.
-        PlmError: A run failed.
-    """
-    for number, rung in enumerate(rungs):
-        check_run(rung.config, rung.config.run, fresh=False)
-        following = rungs[number + 1] if number + 1 < len(rungs) else None
-        if is_finished(Path(rung.config.run)):
-            continue
-        steps = rung.config.train.steps
-        say(f"rung {number + 1} of {len(rungs)}: {rung.name} ({steps:,} steps)")
-        if following is not None and following.size is rung.size and following.shared:
-            _train_shared(rung, following)
-        _train(rung.config)
-
-
-def _train_shared(rung: Rung, following: Rung) -> None:
-    """Train the steps that the following rung shares, and start it with their checkpoint."""
-    target = Path(following.config.run)
-    if target.exists() or _newest(Path(rung.config.run)) > following.shared:
-        return
-    if following.shared < rung.config.train.steps:
-        _train(rung.config, until=following.shared)
-    else:
-        _train(rung.config)
-    _branch(Path(rung.config.run), following)
-
-
-def _train(config: PretrainConfig, until: int | None = None) -> None:
-    """Pretrain to the end, or up to a step; its result goes to stderr with its messages."""
+def _train(config: PretrainConfig) -> None:
+    """Pretrain; its result goes to stderr with its messages."""
     from plmctl.commands.pretrain import run as pretrain
 
     try:
         with redirect_stdout(sys.stderr):
-            pretrain(config, StartOptions(until=until), as_json=False)
-    except Preempted:
-        if until is None or _newest(Path(config.run)) != until:
+            pretrain(config, StartOptions(), as_json=False)
+    except SystemExit as end:  # of several processes
+        if end.code:
             raise
-    except SystemExit as stop:  # of several processes
-        if stop.code == Preempted.exit_code and _newest(Path(config.run)) == until:
-            return
-        if stop.code:
-            raise
-
-
-def _branch(source: Path, rung: Rung) -> None:
-    """A run folder that continues from a checkpoint of another run, with its own config."""
-    target, step = Path(rung.config.run), f"step-{rung.shared:06d}"
-    with writing(target), new_folder(target) as beside:
-        (beside / "checkpoints").mkdir(parents=True)
-        shutil.copytree(source / "checkpoints" / step, beside / "checkpoints" / step)
-        for name in ("metrics.jsonl", "environment.json"):
-            shutil.copyfile(source / name, beside / name)
-        now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        event = {"time": now, "event": "branched", "from": source.name, "step": rung.shared}
-        (beside / "events").write_text(json.dumps(event) + "\n", encoding="utf-8")
-        (beside / "config.yaml").write_text(dump(rung.config), encoding="utf-8")
-
-
-def _newest(folder: Path) -> int:
-    """The step of the newest checkpoint; 0 without one."""
-    saved = (folder / "checkpoints").glob("step-*")
-    return max((int(path.name.removeprefix("step-")) for path in saved), default=0)
 
 
 # --- From the finished runs to the law and its predictions ---
@@ -523,7 +463,6 @@ def _held_out_loss(rung: Rung, term: str) -> float:
 
 
 def _seconds(rung: Rung) -> float:
-    """The time of all steps of a run, those that it shares included."""
     lines = (Path(rung.config.run) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     times = [record["time"] for record in map(json.loads, lines) if "time" in record]
     return float(times[-1])
@@ -537,7 +476,6 @@ def _as_row(rung: Rung) -> dict[str, Any]:
         "parameters": rung.parameters,
         "tokens": rung.tokens,
         "steps": rung.config.train.steps,
-        "shared_steps": rung.shared,
         "flops": rung.flops,
     }
 

@@ -3,9 +3,6 @@
 All sizes see about the same number of tokens per parameter, so that compute grows with the square
 of the size: the largest run is as large as the budget allows, and the prediction beyond it as short
 as possible.
-
-Two lengths of a size whose learning rates begin in the same way share these steps: with a
-warmup-stable-decay schedule all but the decay.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say
 from plmctl.run.preflight import check_network, preflight
 from plmctl.tokenization.load import Vocab
-from plmctl.training.schedule import Course, course, factor
+from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
     from plmctl.families.base import Family
@@ -246,7 +243,6 @@ class Rung:
         parameters: All of them.
         tokens: Sequences times their length.
         flops: Of the whole run.
-        shared: Steps at its beginning that are those of the rung before.
     """
 
     size: Size
@@ -255,17 +251,11 @@ class Rung:
     parameters: int
     tokens: int
     flops: float
-    shared: int
 
     @property
     def name(self) -> str:
         """The folder's name."""
         return Path(self.config.run).name
-
-    @property
-    def new(self) -> float:
-        """Share of its steps that are not those of the rung before."""
-        return 1 - self.shared / self.config.train.steps
 
 
 @dataclass(frozen=True)
@@ -286,13 +276,11 @@ class LadderPlan:
         """All runs: size by size, short before long."""
         rungs: list[Rung] = []
         for size, steps in zip(self.sizes, self.steps, strict=True):
-            lengths = [max(1, round(steps * share)) for share in self.shares]
-            own = [rung_config(size, length, lengths[0], out) for length in lengths]
-            for level, config in enumerate(own):
+            for level, share in enumerate(self.shares):
+                config = rung_config(size, max(1, round(steps * share)), out)
                 tokens = course(config.train).tokens[-1]
-                shared = shared_steps(own[level - 1], config) if level else 0
                 flops = size.flops * tokens
-                rungs.append(Rung(size, level, config, size.parameters, tokens, flops, shared))
+                rungs.append(Rung(size, level, config, size.parameters, tokens, flops))
         return rungs
 
     @property
@@ -301,29 +289,26 @@ class LadderPlan:
         return [round(steps * self.shares[0]) for steps in self.steps]
 
 
-def rung_config(size: Size, steps: int, shortest: int, out: Path) -> PretrainConfig:
+def rung_config(size: Size, steps: int, out: Path) -> PretrainConfig:
     """The config of a size for another number of steps, with a schedule of the same shape.
 
-    Phases, warmup and decay keep their shares of the run. With a warmup-stable-decay schedule all
-    lengths of a size have the warmup of the shortest, so that they begin in the same way.
+    Phases, warmup and decay keep their shares of the run.
 
     Args:
-        shortest: Steps of the shortest run of this size.
         out: The folder of the ladder.
     """
     config = size.config
     whole = course(config.train)
-    opening = shortest if config.schedule.name == "wsd" else steps
 
-    def scaled(mark: StepsOrShare, of: int) -> StepsOrShare:
+    def scaled(mark: StepsOrShare) -> StepsOrShare:
         if mark.tokens is not None:
             share = mark.tokens / whole.tokens[-1]
         else:
             share = mark.root if isinstance(mark.root, float) else mark.of(1) / whole.steps
-        return StepsOrShare(max(1, round(share * of)) if share else 0)
+        return StepsOrShare(max(1, round(share * steps)) if share else 0)
 
-    lengths = {"warmup": opening, "decay": steps, "decay_until": steps, "plateau": steps}
-    marks = {name: scaled(dict(config.schedule)[name], of) for name, of in lengths.items()}
+    names = ("warmup", "decay", "decay_until", "plateau")
+    marks = {name: scaled(dict(config.schedule)[name]) for name in names}
     ends = [round(end * steps / whole.steps) for end in whole.begins]
     phases = tuple(
         phase.model_copy(update={"steps": last - first})
@@ -332,7 +317,7 @@ def rung_config(size: Size, steps: int, shortest: int, out: Path) -> PretrainCon
     )
     changes: dict[str, Any] = {"phases": phases}
     if config.train.batch_ramp is not None:
-        tokens = max(1, round(config.train.batch_ramp.tokens * opening / whole.steps))
+        tokens = max(1, round(config.train.batch_ramp.tokens * steps / whole.steps))
         changes["batch_ramp"] = config.train.batch_ramp.model_copy(update={"tokens": tokens})
     log = {"validate_every": None, "every": max(1, min(config.log.every, steps // 20))}
     return config.model_copy(
@@ -344,27 +329,6 @@ def rung_config(size: Size, steps: int, shortest: int, out: Path) -> PretrainCon
             "log": config.log.model_copy(update=log),
         }
     )
-
-
-def shared_steps(one: PretrainConfig, two: PretrainConfig) -> int:
-    """How many steps at the beginning are the same in two runs of one network.
-
-    Which examples a step has is a function of the seed and the step, so two runs are the same until
-    a step has another learning rate, length or batch.
-    """
-    first, second = course(one.train), course(two.train)
-    rates = factor(one.schedule, first), factor(two.schedule, second)
-    for step in range(min(first.steps, second.steps)):
-        if _step(first, step) != _step(second, step) or rates[0](step) != rates[1](step):
-            return step
-    return min(first.steps, second.steps)
-
-
-def _step(steps: Course, number: int) -> tuple[int, int, int]:
-    """Phase, sequence length and batch of a step."""
-    phase = sum(begin <= number for begin in steps.begins[1:])
-    within = number - steps.begins[phase]
-    return phase, steps.seq_lens[phase], steps.sizes[phase].of(within)
 
 
 def make_plan(maker: SizeMaker, sizes: list[Size], budget: LadderBudget, count: int) -> LadderPlan:
@@ -428,7 +392,7 @@ def _filled(
         steps = [int(scale * w / tokens) for w, tokens in zip(wanted, per_step, strict=True)]
         plan = LadderPlan(tuple(sizes), tuple(max(1, s) for s in steps), shares)
         price_of = {size.name: price for size, price in zip(sizes, prices, strict=True)}
-        cost = sum(r.tokens * r.new * price_of[r.size.name] for r in plan.rungs(Path()))
+        cost = sum(r.tokens * price_of[r.size.name] for r in plan.rungs(Path()))
         if 0.98 * amount <= cost <= amount:
             break
         scale *= 0.99 * amount / cost

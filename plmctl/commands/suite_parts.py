@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.evaluate import evaluated, kept_results
+from plmctl.commands.evaluate import kept_results
 from plmctl.config.load import find_config
 from plmctl.corpus.source import content_hash
-from plmctl.errors import ConfigError, PlmError
+from plmctl.errors import ConfigError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.files import CHECKSUM, read_json, write_atomically, writing
 from plmctl.hashing import model_hashes
@@ -105,20 +105,6 @@ def part_files(part: SuitePart, data: str | None) -> list[str]:
         return []
     matches = (sorted(glob.glob(str(Path(glob.escape(data)) / pattern))) for pattern in part.files)
     return next((files for files in matches if files), [])
-
-
-def run_parts(planned: Sequence[PartRun]) -> dict[str, PlmError]:
-    """Run what is not finished, and return the errors of those that failed, by run folder.
-
-    A finished part is measured again if its model or its data changed since.
-    """
-    failed = {}
-    for one in planned:
-        try:
-            evaluated(one.config)
-        except PlmError as error:
-            failed[one.config.run] = error
-    return failed
 
 
 def part_scores(one: PartRun) -> dict[str, Any] | None:
@@ -215,7 +201,7 @@ def write_submission(
     Returns:
         The path; None if the suite has no leaderboard, or nothing is finished.
     """
-    if type(suite).submission is Suite.submission:
+    if suite.leaderboard is None:
         return None
     predictions: dict[str, dict[str, Sequence[str | int]]] = {}
     for one in parts:

@@ -59,6 +59,8 @@ class Family(ABC):
             its folders are recognised as another family's (GPT-3 as GPT-2, SpanBERT as BERT).
         SAMPLES: Whether its networks can make the samples of an objective that has some.
         ENCODER_DECODER: Whether it has an encoder and a decoder.
+        ANSWERS: How it answers the rows of a finetuning, by which suites choose recipes: "labels"
+            and "spans" of the text by a head, "text" that it writes, labels over "frozen" layers.
         FP16: Whether its networks can be trained in fp16, whose largest number is 65,504.
     """
 
@@ -77,6 +79,7 @@ class Family(ABC):
     MODEL_TYPE: ClassVar[str] = ""
     SAMPLES: ClassVar[bool] = True
     ENCODER_DECODER: ClassVar[bool] = False
+    ANSWERS: ClassVar[tuple[str, ...]] = ("labels", "spans")
     FP16: ClassVar[bool] = True
 
     def __init_subclass__(cls, config: type[ModelConfig] | None = None) -> None:

@@ -46,6 +46,7 @@ class Elmo(Family, config=Config):
     OBJECTIVE = "bilm"
     TOKENIZER = "word"
     HEADS = ("forward", "backward")
+    ANSWERS = ("frozen",)
     MODEL_TYPE = "elmo"
     DROPOUT = ("dropout",)
     SIZE_FIELDS = ("cell_size", "projection_size", "num_highway_layers")

@@ -46,6 +46,7 @@ class Gpt1(DecoderFamily, config=Config):
 
     TOKENIZER = "bpe"
     MODEL_TYPE = "openai-gpt"
+    ANSWERS = ("labels",)
     SIZES = {"tiny": (2, 128), "mini": (4, 256), "base": (12, 768)}  # layers, hidden size
     NETWORK = {
         "afn": "gelu",  # by this name the network has the tanh form, as published

@@ -81,6 +81,7 @@ class T5(Family, config=Config):
     HEADS = ("lm", "z_loss")
     MODEL_TYPE = "t5"
     ENCODER_DECODER = True
+    ANSWERS = ("text",)
     FP16 = False  # feed-forward layers overflow
     DROPOUT = ("dropout_rate",)
     SIZE_FIELDS = ("num_layers", "d_model", "num_heads", "d_kv", "d_ff")

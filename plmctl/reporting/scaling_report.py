@@ -27,7 +27,7 @@ _PREDICTIONS = ("compute", "size", "parameters", "tokens", "steps", "loss", "95 
 
 def ladder_table(rungs: Sequence[Mapping[str, Any]]) -> Table:
     """The runs of a ladder, before they are trained."""
-    columns = ("rung", "parameters", "tokens", "per parameter", "steps", "of these shared", "FLOPs")
+    columns = ("rung", "parameters", "tokens", "per parameter", "steps", "FLOPs")
     rows = [
         [
             row["rung"],
@@ -35,7 +35,6 @@ def ladder_table(rungs: Sequence[Mapping[str, Any]]) -> Table:
             _short(row["tokens"]),
             f"{row['tokens'] / row['parameters']:.3g}",
             row["steps"],
-            row["shared_steps"],
             f"{row['flops']:.3g}",
         ]
         for row in rungs

@@ -1,1 +1,1 @@
-"""Suites, one file per suite: tasks, their recipes for each family, and what papers report."""
+"""Suites, a YAML file each: tasks, their recipes, and what papers report."""

@@ -1,17 +1,30 @@
-"""The base class of suites: tasks, a recipe per task and family, and published results.
+"""What the YAML file of a suite says: tasks, their recipes, and published results.
 
-A suite is a declaration; ``commands.evaluate_suite`` runs it.
+``commands.evaluate_suite`` runs it.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any
 
-from plmctl import registry
+import yaml
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter
+
+from plmctl.errors import ConfigError, nearest
+from plmctl.suites.leaderboards import LEADERBOARDS, Predictions
+
+
+def _group(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _mean(value: Any) -> Any:
+    return sum(value) / len(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -23,8 +36,8 @@ class SuiteTask:
         hub: Its data on the Hub.
         rows: The content of its files, in words.
         names: Stems of its two files, besides train and dev, as (train, dev).
-        places: Other places of its two files in a data directory, without endings, as (train, dev);
-            the first of them is named if they are missing.
+        places: Other places of its two files in a data directory, without their endings ``.train``
+            and ``.valid``, with {name} for the task; the first is named if they are missing.
         also: Further labelled files to score, by stem, and the data on the Hub for each; "": only
             scored if the file exists.
         asked_for: Run only if the user names it: not a part of the suite's score.
@@ -35,7 +48,7 @@ class SuiteTask:
     hub: str
     rows: str
     names: tuple[tuple[str, str], ...] = ()
-    places: tuple[tuple[str, str], ...] = ()
+    places: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
     asked_for: bool = False
     optional: bool = False
@@ -47,7 +60,8 @@ class SuiteTask:
             (f"{self.name}/{train}", f"{self.name}/{dev}")
             for train, dev in (("train", "dev"), *self.names)
         ]
-        return (*self.places, *own)
+        places = (place.format(name=self.name) for place in self.places)
+        return (*((f"{place}.train", f"{place}.valid") for place in places), *own)
 
 
 @dataclass(frozen=True)
@@ -101,12 +115,12 @@ class Average:
 
     Attributes:
         name: Its name in the table.
-        groups: Names of columns; each group is averaged first.
+        groups: Names of columns; each group is averaged first. One name is a group of its own.
         what: Its definition and source.
     """
 
     name: str
-    groups: tuple[tuple[str, ...], ...]
+    groups: tuple[Annotated[tuple[str, ...], BeforeValidator(_group)], ...]
     what: str
 
     def of(self, values: Mapping[str, float]) -> float | None:
@@ -132,15 +146,24 @@ class Average:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one task is finetuned by one family.
+    """How tasks are finetuned.
 
     Attributes:
-        path: The shipped config, under ``configs/finetune``.
-        changes: ``KEY=VALUE`` that differ for this family.
+        by: A family; or what families without a recipe of their own answer by (``Family.ANSWERS``).
+        path: The shipped config, under ``configs/finetune``, with {task} for the task.
+        tasks: Their names; empty: all.
+        changes: ``KEY=VALUE`` that differ from the config, with {task} for the task.
     """
 
+    by: str
     path: str
+    tasks: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+
+    def of(self, task: str) -> Recipe:
+        """The recipe of one task."""
+        changes = tuple(change.replace("{task}", task) for change in self.changes)
+        return replace(self, path=self.path.format(task=task), changes=changes)
 
 
 @dataclass(frozen=True)
@@ -152,7 +175,7 @@ class Published:
         family: Its family in plmctl.
         split: The rows of the results, dev or test; ours are on dev.
         source: The publication.
-        scores: By column, in per cent.
+        scores: By column, in per cent; of several numbers the mean.
         shape: Layers and hidden size, if these identify the size.
     """
 
@@ -160,31 +183,50 @@ class Published:
     family: str
     split: str
     source: str
-    scores: Mapping[str, float]
+    scores: Mapping[str, Annotated[float, BeforeValidator(_mean)]]
     shape: tuple[int, int] | None = None
 
 
-class Suite(ABC):
-    """A suite of tasks."""
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A suite of tasks.
 
-    title: ClassVar[str]
-    """In words, with its paper."""
-    tasks: ClassVar[tuple[SuiteTask, ...]]
-    """The tasks that models are finetuned on, in the order of the table."""
-    parts: ClassVar[tuple[SuitePart, ...]] = ()
-    """What is scored without finetuning, in the order of the table."""
-    columns: ClassVar[tuple[Column, ...]]
-    """The metrics of the table."""
-    averages: ClassVar[tuple[Average, ...]]
-    """The means over columns."""
-    recipes: ClassVar[Mapping[str, Mapping[str, Recipe]]]
-    """By family and task; a family does not run the tasks that it has no recipe for."""
-    published: ClassVar[tuple[Published, ...]]
-    """Published results, in per cent."""
+    Attributes:
+        name: That of its file.
+        title: In words, with its paper.
+        tasks: What models are finetuned on, in the order of the table.
+        parts: What is scored without finetuning, in the order of the table.
+        columns: The metrics of the table.
+        averages: The means over columns.
+        recipes: How tasks are finetuned; a family does not run the tasks that it has none for.
+        published: Published results, in per cent.
+        compares_all: Whether published results of all families are shown, not only of the model's.
+        leaderboard: Which of ``LEADERBOARDS`` takes its predictions; None: there is none.
+    """
 
-    def beside(self, family: str) -> tuple[Published, ...]:
-        """The published results to show beside a model of a family: those of its family."""
-        return tuple(row for row in self.published if row.family == family)
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    name: str
+    title: str
+    tasks: tuple[SuiteTask, ...] = ()
+    parts: tuple[SuitePart, ...] = ()
+    columns: tuple[Column, ...]
+    averages: tuple[Average, ...] = ()
+    recipes: tuple[Recipe, ...] = ()
+    published: tuple[Published, ...] = ()
+    compares_all: bool = False
+    leaderboard: str | None = None
+
+    def recipes_of(self, family: str, answers: Sequence[str]) -> dict[str, Recipe]:
+        """The recipe of each task: those of the family, or else of how it answers.
+
+        Args:
+            answers: ``Family.ANSWERS``.
+        """
+        own = [one for one in self.recipes if one.by == family]
+        own = own or [one for one in self.recipes if one.by in answers]
+        names = [task.name for task in self.tasks]
+        return {task: recipe.of(task) for recipe in own for task in recipe.tasks or names}
 
     def nearest(
         self, family: str, shape: tuple[int, int] | None, count: int
@@ -195,37 +237,36 @@ class Suite(ABC):
         rows.sort(key=lambda row: (not (same and row.shape == shape), row.split != "dev"))
         return tuple(rows[:count])
 
+    def beside(self, family: str) -> tuple[Published, ...]:
+        """The published results to show beside a model of a family, its own first."""
+        if not self.compares_all:
+            return tuple(row for row in self.published if row.family == family)
+        return tuple(sorted(self.published, key=lambda row: row.family != family))
+
     def submission(
         self, scores: Mapping[str, float], predictions: Predictions
     ) -> Mapping[str, Any] | None:
-        """The document that the suite's leaderboard takes; None: there is none.
-
-        Args:
-            scores: By column, in per cent.
-            predictions: By task or part: its predictions by file or paradigm.
-        """
-        return None
+        """The document that the suite's leaderboard takes; None: there is none."""
+        if self.leaderboard is None:
+            return None
+        return LEADERBOARDS[self.leaderboard](self, scores, predictions)
 
 
-Predictions = Mapping[str, Mapping[str, Sequence[str | int]]]
-"""Texts that a model prefers, or numbers of labels, in the order of the rows."""
+@cache
+def suite_names() -> tuple[str, ...]:
+    """The names of all suites, sorted."""
+    found = (entry.name for entry in files("plmctl.suites").iterdir())
+    return tuple(sorted(n.removesuffix(".yaml") for n in found if n.endswith(".yaml")))
 
 
+@cache
 def get_suite(name: str) -> Suite:
     """The suite of that name.
 
     Raises:
         ConfigError: There is none; the message has the nearest name.
     """
-    return registry.member("suites", name, Suite)()
-
-
-def recipes(folder: str, tasks: Iterable[str], *changes: str) -> dict[str, Recipe]:
-    """A recipe for each task.
-
-    Args:
-        folder: Under ``configs/finetune``; ``folder/TASK.yaml`` is the recipe.
-        tasks: Their names.
-        *changes: ``KEY=VALUE`` that differ for the family in all of them.
-    """
-    return {task: Recipe(f"{folder}/{task}.yaml".lstrip("/"), changes) for task in tasks}
+    if name not in suite_names():
+        raise ConfigError(f"unknown suite {name!r}{nearest(name, suite_names())}")
+    text = files("plmctl.suites").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    return TypeAdapter(Suite).validate_python({"name": name, **yaml.safe_load(text)})

@@ -1,11 +1,35 @@
 """Cutting words of scripts without spaces where no token can cross.
 
-For the pre-tokenizers of GPT-2 and T5 a Chinese sentence is one word, which hardly ever repeats;
-its parts between such seams are a few characters each, and do repeat. In byte-level BPE every merge
-gives a token of the vocabulary. So if no token contains the boundary between two characters, no
-merge joins what is left and right of it: both sides have the same ids separately as together
-(``ByteSeams``). And where no piece of a Unigram model crosses, the most probable pieces of the
-whole are those of both sides (``PieceSeams``, which also finds the pieces of the parts).
+For the pre-tokenizers of GPT-2 and T5 a Chinese sentence is one word, which hardly ever repeats.
+Its parts between such seams are a few characters each, and do repeat: a table has their ids.
+
+**Byte-level BPE** (``ByteSeams``). Every merge gives a token of the vocabulary. So if no token
+contains the boundary between two characters, no merge joins what is left and right of it, and both
+sides have the same ids separately as together. A token is a string of bytes, and may hold a part
+of a character. 中国 is ``E4 B8 AD | E5 9B BD``. These tokens cross the boundary |:
+
+- ``E4 B8 AD E5 9B BD``: both characters, or more to either side.
+- ``AD E5``: the last byte of one and the first of the other. It also crosses between all other
+  characters that end with AD and begin with E5.
+
+``tests/tokenization/test_seams.py`` says this rule in a few lines (``crosses``), token by token.
+It is too slow for a corpus: 50,000 tokens, each at all its boundaries, for every pair of
+characters. Here a table answers for a pair of characters, which takes two look-ups:
+
+1. ``_crossed`` finds every boundary inside a token, and what the token has to both sides: one, two
+   or three bytes of a character, which are 6, 12 or 16 bits of its code point (a ``_Parts``).
+2. All tokens treat some characters alike. ``_sorts`` gives such characters one number. A sort is
+   the answer to three questions: which of the parts with one, two and three bytes does a character
+   have? Characters that are never cut (not of these scripts, or not of three bytes) are sort 0.
+3. ``_joined`` has a row for each sort at the left and a column for each at the right: True where a
+   token crosses. The 65,536 characters have a few thousand sorts.
+
+**Unigram** (``PieceSeams``). Where no piece crosses, the most probable pieces of the whole are
+those of both sides. Pieces are characters, so a table of pairs of characters is enough. The parts
+are encoded here too (``_viterbi``), many at once, as a column of letters after the other: the
+library has no call for a part of a word. Probabilities are added up from the beginning of a word,
+so that rounding may decide between two ways that are nearly equal; such parts are found, and the
+library gets their whole texts.
 """
 
 from __future__ import annotations

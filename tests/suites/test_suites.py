@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from plmctl import registry
-from plmctl.commands.evaluate_suite import settings_of, tasks_of
+from plmctl.commands.evaluate_suite import recipes_of, settings_of, tasks_of
 from plmctl.errors import ConfigError
+from plmctl.families.base import get_family
 from plmctl.run.configs import load
-from plmctl.suites.base import Average, get_suite
+from plmctl.suites.base import Average, get_suite, suite_names
 
 ROOT = Path(__file__).parents[2]
-NAMES = registry.names("suites")
+NAMES = suite_names()
 
 
 def published(suite: str, model: str, split: str) -> dict[str, float]:
@@ -53,9 +54,11 @@ def test_what_a_suite_names_is_there(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_recipe_loads_with_its_family_s_changes(name: str) -> None:
     loaded = set()
-    for family, recipes in get_suite(name).recipes.items():
-        assert family in registry.names("families")
-        for recipe in recipes.values():
+    suite, families = get_suite(name), registry.names("families")
+    answers = {kind for family in families for kind in get_family(family).ANSWERS}
+    assert {recipe.by for recipe in suite.recipes} <= {*families, *answers}
+    for family in families:
+        for recipe in recipes_of(suite, family).values():
             if recipe not in loaded:
                 load("finetune", ROOT / "configs/finetune" / recipe.path, recipe.changes)
                 loaded.add(recipe)
@@ -153,12 +156,23 @@ def test_settings_of_all_tasks_and_of_one() -> None:
 
 def test_tasks_are_asked_for_by_name() -> None:
     glue = get_suite("glue")
-    assert len(tasks_of(glue, "glue", "bert", None)) == 8
-    found = tasks_of(glue, "glue", "bert", ["wnli", "cola"])
+    assert len(tasks_of(glue, "bert", None)) == 8
+    found = tasks_of(glue, "bert", ["wnli", "cola"])
     assert [task.name for task in found] == ["cola", "wnli"]
     with pytest.raises(ConfigError, match="did you mean 'sst2'"):
-        tasks_of(glue, "glue", "bert", ["sst"])
+        tasks_of(glue, "bert", ["sst"])
     with pytest.raises(ConfigError, match="no recipe of wnli for t5"):
-        tasks_of(glue, "glue", "t5", ["wnli"])
+        tasks_of(glue, "t5", ["wnli"])
     with pytest.raises(ConfigError, match="no recipe for elmo"):
-        tasks_of(get_suite("squad"), "squad", "elmo", None)
+        tasks_of(get_suite("squad"), "elmo", None)
+
+
+def test_a_family_without_recipes_of_its_own_has_those_of_its_kind() -> None:
+    clue = get_suite("clue")
+    assert recipes_of(clue, "bert")["cmrc2018"].path == "cmrc2018.yaml"
+    assert "cmrc2018" not in recipes_of(clue, "gpt1")
+    assert recipes_of(clue, "elmo")["tnews"].changes == ("optim.lr=1e-3", "grid={}")
+    assert recipes_of(get_suite("glue"), "roberta")["rte"].path == "glue/roberta/rte.yaml"
+    babylm = recipes_of(get_suite("babylm"), "t5")
+    assert "cast: rte" in babylm["rte"].changes[0]
+    assert clue.recipes_of("new", ("labels",)).keys() == recipes_of(clue, "gpt1").keys()

@@ -1,6 +1,9 @@
 """Cutting where no token can cross: the ids and word starts must be those of whole texts."""
 
+import re
 from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +12,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+from plmctl.characters import chinese
 from plmctl.tokenization.encode import Encoder, encode_texts
 from plmctl.tokenization.seams import (
     ByteSeams,
     PieceSeams,
     byte_seams,
+    byte_table,
     merges_alone,
     piece_seams,
 )
-from plmctl.tokenization.units import WITHIN
+from plmctl.tokenization.units import WITHIN, unspaced
 from tests.tokenization.conftest import config_of, quiet
 
 Made = Callable[[Tokenizer], Encoder]
@@ -123,6 +128,66 @@ def test_what_is_learnt_of_several_scripts(
         check_alike(encoder, tokenizer, texts, marks=family == "t5")
 
     check()
+
+
+def crosses(tokens: list[bytes], left: bytes, right: bytes) -> bool:
+    """Whether a token has the boundary between two characters: the rule in plain words.
+
+    A token may begin within the left one or before it, and end within the right one or after it.
+    """
+    for token in tokens:
+        for at in range(1, len(token)):
+            before, after = token[:at], token[at:]
+            ends_alike = before.endswith(left) or left.endswith(before)
+            begins_alike = after.startswith(right) or right.startswith(after)
+            if ends_alike and begins_alike:
+                return True
+    return False
+
+
+def plainly_between(tokens: list[bytes], text: str) -> tuple[list[bool], list[bool]]:
+    """What ``ByteSeams.between`` gives, one pair of characters after the other."""
+    cuts, inner = [], []
+    for left, right in pairwise(text):
+        sorts = [sort_of(left), sort_of(right)]
+        cut = all(sorts) and not crosses(tokens, left.encode(), right.encode())
+        han = chinese(np.array([ord(left), ord(right)], dtype=np.uint32))
+        cuts.append(cut)
+        inner.append(cut and sorts[0] == sorts[1] and not han.any())
+    return cuts, inner
+
+
+@cache
+def sort_of(character: str) -> str:
+    """L or N for a letter or a number of a script without spaces; empty for all others."""
+    return next((sort for sort, inside in patterns().items() if inside.match(character)), "")
+
+
+@cache
+def patterns() -> dict[str, re.Pattern[str]]:
+    return {"L": re.compile(f"[{unspaced('L')}]"), "N": re.compile(f"[{unspaced('N')}]")}
+
+
+EMOJI = "😀👍🏽👩\u200d🚀❤\ufe0f"
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.data(),
+    st.one_of(
+        st.text(max_size=20),
+        st.text(st.sampled_from(HAN * 3 + OTHERS + AMONG + EMOJI), min_size=2, max_size=20),
+    ),
+)
+def test_the_table_says_what_the_plain_rule_says(data: st.DataObject, text: str) -> None:
+    stretches = sorted(set(parts(text))) or [b"ab"]
+    merged = data.draw(st.lists(st.sampled_from(stretches), max_size=10))
+    tokenizer = tokenizer_of(merged)
+    seams = byte_seams(tokenizer)
+    assert seams is not None
+    tokens = [bytes(byte_table()[ord(c)] for c in token) for token in tokenizer.get_vocab()]
+    cut, inner = seams.between(np.array(list(map(ord, text)), dtype=np.uint32))
+    assert (cut.tolist(), inner.tolist()) == plainly_between(tokens, text)
 
 
 def test_where_it_cuts() -> None:
