@@ -146,6 +146,7 @@ CIRCLES = {
         for name in ("heads.classification", "heads.encoder", "heads.tagging", "load", "parameters")
     ),
     frozenset({"plmctl.tasks._sequences", "plmctl.tasks.base"}),
+    frozenset({"plmctl.suites.base", "plmctl.suites.leaderboards"}),
 }
 
 
