@@ -9,6 +9,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+IGNORE = -100
+"""The target at positions without one; the index that PyTorch's losses ignore by default."""
+
 
 def lengths_of(rows: Sequence[Sequence[int] | Ints]) -> Ints:
     """[N] the length of each row."""

@@ -11,6 +11,8 @@ import stat
 from pathlib import Path
 
 from plmctl.errors import ConfigError
+from plmctl.files import model_of_run
+from plmctl.hub import local, refuse_unreachable
 
 _RUN_FILES = (
     ".lock", "status.json", "config.yaml", "environment.json", "budget.json",
@@ -75,3 +77,31 @@ def _out(path: Path) -> ConfigError:
 def _kind(mode: int) -> str:
     kinds = {stat.S_IFDIR: "folder", stat.S_IFREG: "file", stat.S_IFIFO: "pipe"}
     return kinds.get(stat.S_IFMT(mode), "device or socket")
+
+
+# --- Is it a model folder? ---
+
+
+def check_model(model: str) -> str:
+    """Refuse a folder that is not a model, before anything is read.
+
+    Returns:
+        The same name; of a run folder, its ``model/``.
+
+    Raises:
+        ConfigError: The folder has no ``config.json``.
+        PlmError: It cannot be downloaded from ModelScope.
+    """
+    folder = Path(local(model_of_run(model)))
+    if folder.exists() and not (folder / "config.json").is_file():
+        hint = "pretrain one first"
+        if (folder / "checkpoints").is_dir():
+            hint = f"the run has no model/ yet; export a checkpoint: plmctl export {model} FOLDER"
+        raise ConfigError(f"{folder} is not a model folder: it has no config.json", hint)
+    if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
+        raise ConfigError(
+            f"{model}: no such folder in {Path.cwd()}", "pretrain a model first, or give a Hub id"
+        )
+    if not folder.exists():
+        refuse_unreachable(model, "check the path, or connect to the network if it is a Hub id")
+    return model_of_run(model)

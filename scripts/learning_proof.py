@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from plmctl.arrays import spread
+from plmctl.arrays import IGNORE, spread
 from plmctl.commands.prepare import prepare
-from plmctl.commands.pretrain import examples_of
 from plmctl.config.load import configs_folder
-from plmctl.models.batch import IGNORE
 from plmctl.reporting.tables import rows_table
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.preflight import Prepared, preflight
+from plmctl.run.pretraining import examples_of
 
 FOLDER = configs_folder() / "pretrain/proof"
 TOKENIZERS = configs_folder() / "tokenizer/proof"

@@ -28,12 +28,12 @@ from learning_proof import frequencies, minutes
 from rich.console import Console
 
 from plmctl.commands.prepare import prepare
-from plmctl.commands.pretrain import examples_of
 from plmctl.config.load import configs_folder
 from plmctl.reporting.plots import Line, Plot
 from plmctl.reporting.tables import rows_table
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.preflight import preflight
+from plmctl.run.pretraining import examples_of
 
 CONFIGS = configs_folder()
 RECIPES = {"paper": CONFIGS / "pretrain/proof", "fast": CONFIGS / "fast"}

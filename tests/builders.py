@@ -22,10 +22,11 @@ from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
 from plmctl.training.average import Averaging
-from plmctl.training.data import Slicing, StepBatches
+from plmctl.training.data import StepBatches
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.journal import Update
-from plmctl.training.loop import Plan, take_step
+from plmctl.training.loop import take_step
+from plmctl.training.plan import Plan, Slicing
 
 Documents = list[list[list[int]]]
 

@@ -38,7 +38,7 @@ ALLOWED = {
     "suites": set(),
     "run": {
         "config", "corpus", "examples", "tokenization", "models", "families", "objectives",
-        "optimizers", "measures", "tasks", "training", "reporting",
+        "optimizers", "measures", "tasks", "training", "evaluation", "reporting",
     },
     "commands": {
         "config", "corpus", "examples", "tokenization", "models", "families", "objectives",
@@ -137,6 +137,49 @@ def test_commands_import_each_other_without_a_circle() -> None:
         for path in (ROOT / "commands").glob("*.py")
     }
     TopologicalSorter(graph).prepare()
+
+
+# Circles that are still there, each held apart by imports inside functions or for types.
+CIRCLES = {
+    frozenset(
+        f"plmctl.models.{name}"
+        for name in ("heads.classification", "heads.encoder", "heads.tagging", "load", "parameters")
+    ),
+    frozenset({"plmctl.tasks._sequences", "plmctl.tasks.base"}),
+    frozenset({"plmctl.suites.base", "plmctl.suites.leaderboards"}),
+}
+
+
+def test_no_file_needs_itself_not_even_for_types() -> None:
+    files = {".".join(p.relative_to(ROOT.parent).with_suffix("").parts): p for p in FILES}
+    needed = {
+        module: {name for name in from_names(path) if name in files} - {module}
+        for module, path in files.items()
+    }
+    reached = {module: reachable(module, needed) for module in files}
+    circles = {
+        frozenset(other for other in reached[module] if module in reached[other])
+        for module in files
+        if module in reached[module]
+    }
+    assert circles <= CIRCLES
+
+
+def from_names(path: Path) -> set[str]:
+    """What ``imports`` gives, and the modules that are imported from their folder."""
+    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    froms = (node for node in tree if isinstance(node, ast.ImportFrom) and node.module)
+    return imports(path) | {f"{one.module}.{alias.name}" for one in froms for alias in one.names}
+
+
+def reachable(module: str, needed: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    ahead = list(needed[module])
+    while ahead:
+        if (name := ahead.pop()) not in found:
+            found.add(name)
+            ahead += needed[name]
+    return found
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from plmctl import hub
 from plmctl.corpus.source import resolve
 from plmctl.corpus.tabular import open_dataset
 from plmctl.errors import ConfigError, DataError
-from plmctl.run.preflight import check_model
+from plmctl.folders import check_model
 from plmctl.tokenization.encode import Encoder
 from tests import hub_stub
 

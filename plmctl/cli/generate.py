@@ -79,7 +79,7 @@ def generate(
     streams to the terminal. T5 fills <extra_id_0> in a prompt.
     """
     from plmctl.commands import generate as command
-    from plmctl.run.preflight import check_model
+    from plmctl.folders import check_model
 
     model = check_model(model)
     from plmctl.evaluation.generation import Decoding  # imports PyTorch, which takes seconds

@@ -231,6 +231,7 @@ def pretrain(
     which transformers loads, and report.html.
     """
     from plmctl.run.configs import load
+    from plmctl.run.launch import StartOptions
     from plmctl.run.preflight import check_start
     from plmctl.run.stop import stopping_at_once
 
@@ -239,7 +240,7 @@ def pretrain(
         check_start(config_, fresh=fresh)
         from plmctl.commands.pretrain import run  # imports PyTorch, which takes seconds
 
-        run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
+        run(config_, StartOptions(fresh, until, accept_gap), as_json=as_json)
 
 
 @app.command(epilog=example("plmctl finetune demo/finetune data.max_rows=1000"))
@@ -286,11 +287,12 @@ def finetune(
         )
         return
     from plmctl.commands.finetune import run
+    from plmctl.run.launch import StartOptions
     from plmctl.run.stop import stopping_at_once
 
     with stopping_at_once():
         config_ = load("finetune", config_file(config, "finetune"), overrides or ())
-        run(config_, fresh=fresh, as_json=as_json, until=until, accept_gap=accept_gap)
+        run(config_, StartOptions(fresh, until, accept_gap), as_json=as_json)
 
 
 @app.command(epilog=example("plmctl submit demo/pretrain --slurm partition=gpu time=2h"))

@@ -12,6 +12,7 @@ from plmctl.errors import ConfigError, DataError, listed
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import NO_LIMIT
 from plmctl.files import read_checked
+from plmctl.folders import check_model
 from plmctl.hashing import changed, digest_of_present, model_hashes
 from plmctl.measures.base import ObjectiveMeasureConfig, RawTextConfig, get_measure
 from plmctl.reporting.tables import classification_tables, rows_table
@@ -26,7 +27,6 @@ from plmctl.run.folder import (
     write_environment,
     write_results,
 )
-from plmctl.run.preflight import check_model
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -41,6 +41,7 @@ from plmctl.errors import ConfigError, DataError, PlmError, nearest
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import get_family
 from plmctl.files import read_json
+from plmctl.folders import check_model
 from plmctl.hashing import model_hashes
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig, SuiteConfig, load
@@ -54,7 +55,6 @@ from plmctl.run.folder import (
     write_environment,
     write_results,
 )
-from plmctl.run.preflight import check_model
 from plmctl.run.several import finish_all, refuse_changed, some_failed
 from plmctl.suites.base import Recipe, Suite, SuiteTask, get_suite
 from plmctl.tasks.base import ScoredConfig

@@ -29,35 +29,28 @@ from plmctl.examples.keys import fold, stream
 from plmctl.files import is_model
 from plmctl.hashing import digest_of_present, model_hashes
 from plmctl.run import launch
-from plmctl.run.agreement import agree_on_start, agree_on_text, check_ready
-from plmctl.run.budget import save_at_steps
+from plmctl.run.agreement import agree_on_start, check_ready, connected
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.costs import network_facts
-from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say, show_result
+from plmctl.run.display import say, show_result
 from plmctl.run.folder import (
     AtWork,
     read_results,
-    record_end,
-    run_folder,
+    run_progress,
     say_what_changed,
     start_on_machine,
     write_environment,
     write_results,
 )
-from plmctl.run.machine import compute_of, failure_handling, retention
-from plmctl.run.preflight import PreparedFinetuning, finetune_preflight, run_progress
+from plmctl.run.launch import StartOptions
+from plmctl.run.machine import failure_handling, retention, say_notes
+from plmctl.run.preflight import PreparedFinetuning, finetune_preflight
+from plmctl.run.sample_costs import save_at_steps
 from plmctl.tasks._elmo import reads_characters
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
 from plmctl.tokenization.unknown import UnknownCounter, sampled
-from plmctl.training.peers import (
-    BUILDING,
-    CONNECTING,
-    FINISHING,
-    PREPARING,
-    SCORING,
-    VALIDATING,
-    Peers,
-)
+from plmctl.training.judge import FINISHING, PREPARING, SCORING, VALIDATING
+from plmctl.training.peers import Peers
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -70,26 +63,13 @@ if TYPE_CHECKING:
     from plmctl.run.stop import StopRequest
     from plmctl.training.checkpoint import Watch
     from plmctl.training.engine import Engine
-    from plmctl.training.loop import Plan
+    from plmctl.training.journal import Journal
+    from plmctl.training.plan import Plan
 
 
-def run(
-    config: FinetuneConfig,
-    *,
-    fresh: bool,
-    as_json: bool,
-    until: int | None = None,
-    accept_gap: bool = False,
-) -> None:
-    """Finetune, or resume an interrupted run; a finished run is left unchanged.
-
-    Args:
-        fresh: Move an existing run folder aside.
-        as_json: Print the results as JSON.
-        until: Save and stop after this step.
-        accept_gap: Resume although lines of metrics.jsonl were lost.
-    """
-    results = finetune(config, fresh=fresh, until=until, accept_gap=accept_gap)
+def run(config: FinetuneConfig, options: StartOptions, *, as_json: bool) -> None:
+    """Finetune, or resume an interrupted run; a finished run is left unchanged."""
+    results = finetune(config, options)
     if results is None:
         say(f"{config.run} is finished: its model is in {Path(config.run) / 'model'}")
         with suppress(DataError):  # of an older version: it has no such file
@@ -100,22 +80,15 @@ def run(
     show_result(results, classification_tables(f"finetuned {config.run}", results), as_json=as_json)
 
 
-def finetune(
-    config: FinetuneConfig,
-    *,
-    fresh: bool,
-    until: int | None = None,
-    accept_gap: bool = False,
-) -> dict[str, Any] | None:
+def finetune(config: FinetuneConfig, options: StartOptions) -> dict[str, Any] | None:
     """Finetune, or resume. Returns the results, or None if the run was finished before."""
     with Peers.meet(config.launch) as peers:
-        progress = run_progress(config, fresh=fresh)
-        options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
-        progress = agree_on_start(peers, config, progress, options)
+        progress = run_progress(config, fresh=options.fresh)
+        progress = agree_on_start(peers, config, progress, options.flags)
         if progress == "finished":
             return None
         if progress != "trained":
-            return _finetune(config, peers, fresh=fresh, until=until, accept_gap=accept_gap)
+            return _finetune(config, peers, options)
         folder = Path(config.run)
         say(f"{folder} is trained; writing its report")
         if not launch.owns_run(config.launch):
@@ -149,30 +122,16 @@ def made_from(config: FinetuneConfig) -> dict[str, str | None]:
     return hashes
 
 
-def _finetune(
-    config: FinetuneConfig,
-    peers: Peers,
-    *,
-    fresh: bool,
-    until: int | None,
-    accept_gap: bool,
-) -> dict[str, Any]:
+def _finetune(config: FinetuneConfig, peers: Peers, options: StartOptions) -> dict[str, Any]:
     """Everything from the preflight to the report; the results, empty in further processes."""
-    folder = Path(config.run)
-    prepared = finetune_preflight(config)
-    place = launch.Place() if launch.is_worker() else launch.place_of(config.launch)
-    if place.machines > 1:
-        options = launch.options(until, accept_gap=accept_gap, fresh=fresh)
-        raise SystemExit(start_on_machine("finetune", config, place, options))
-    peers.mark(PREPARING)
+    folder, prepared = Path(config.run), finetune_preflight(config)
+    start_on_machine("finetune", config, options)
+    peers.doing(PREPARING)
     examples = read_examples(prepared)
     base = {name: value for name, value in made_from(config).items() if name not in _FILES}
     examples = replace(examples, hashes={**examples.hashes, **base})
-    agree_on_text(peers, examples.hashes)
-    folder_at_work = run_folder(
-        "finetune", config, examples.hashes, fresh=fresh, until=until, accept_gap=accept_gap
-    )
-    with folder_at_work as work, peers.working(partial(record_end, folder)):
+    processes = connected("finetune", config, prepared.family, examples.hashes, options, peers)
+    with processes as (accelerator, work):
         if work is not None:
             write_results(folder, "data", {"kind": "data", **examples.check})
         for line in summarize_checks(examples.check):
@@ -180,7 +139,7 @@ def _finetune(
         for name, valid in examples.valid.items():
             for line in valid.notices:
                 say(f"{name}: {line}")
-        network, facts = _train(prepared, peers, examples, until=until, accept_gap=accept_gap)
+        network, facts = _train(prepared, peers, examples, accelerator, options)
         if work is None or network is None:
             return {}
         results = _save(prepared, examples, work, network, facts)
@@ -294,8 +253,8 @@ def file_names(valid: Iterable[str]) -> list[str]:
 
 def make_plan(config: FinetuneConfig, examples: Examples, accelerator: Accelerator) -> Plan:
     """The steps of a config, divided among these processes."""
-    from plmctl.training.data import Phase, Slicing, auto_micro_batch
-    from plmctl.training.loop import Plan
+    from plmctl.training.data import auto_micro_batch
+    from plmctl.training.plan import Phase, Plan, Slicing
     from plmctl.training.schedule import rate
 
     batch = config.train.batch_size
@@ -428,62 +387,33 @@ def _train(
     prepared: PreparedFinetuning,
     peers: Peers,
     examples: LabelledExamples,
-    *,
-    until: int | None,
-    accept_gap: bool,
+    accelerator: Accelerator,
+    options: StartOptions,
 ) -> tuple[Network | None, dict[str, Any]]:
     """The network of the last step, and the facts of the training for the results.
 
     Processes other than the main one get no network.
     """
+    from plmctl.models.sharding import is_sharded
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints, load_last_weights, take_best
-    from plmctl.training.distributed import is_sharded
-    from plmctl.training.engine import emulation_note, make_accelerator, precision_of
-    from plmctl.training.journal import Journal
     from plmctl.training.memory import fitted
 
     config, folder = prepared.config, Path(prepared.config.run)
-    peers.mark(CONNECTING)
-    accelerator = make_accelerator(compute_of(config, prepared.family, peers), peers)
-    accelerator.wait_for_everyone()  # until the main process has made the run folder
-    peers.mark(BUILDING)
-    plan = replace(make_plan(config, examples.train, accelerator), until=until)
+    plan = replace(make_plan(config, examples.train, accelerator), until=options.until)
     plan = replace(plan, save_at=save_at_steps(config.checkpoint.at, plan.steps))
     engine = make_trained_network(prepared, examples.labels, accelerator, peers)
-    if engine.bare.compiled:
-        say(COMPILE_NOTE)
-    if note := emulation_note(config.compute, accelerator):
-        say(note)
-    if config.launch.strategy == "fsdp" and accelerator.num_processes == 1:
-        say(ONE_PROCESS_NOTE)
     check_metric(engine, config, examples.few)
-    if accelerator.is_main_process:
-        write_environment(
-            folder,
-            {**examples.hashes, **made_from(config)},
-            accelerator.num_processes,
-            precision=precision_of(accelerator),
-            more={"network": network_facts(engine.bare.model)},
-        )
-    with Journal(
-        folder,
-        title=f"finetuning {config.model} ({config.task.name})",
-        total_steps=plan.steps,
-        trackers=config.log.trackers,
-        quiet=not accelerator.is_main_process,
-        accept_gap=accept_gap,
-    ) as journal:
-        checkpoints = Checkpoints(
-            folder / "checkpoints", retention(config.checkpoint, plan.save_at)
-        )
-        plan = fitted(engine, plan, journal, folder)
-        check_ready(peers, engine, plan, folder)
-        watch = watch_of(config, folder / "best")
-        judged = config if watch is not None else None  # if the best weights are kept
-        validate = partial(validation_scores, engine, examples.first_valid, plan, judged)
+    journal = _journal(config, examples, engine, plan, options)
+    plan = fitted(engine, plan, folder)
+    check_ready(peers, engine, plan, folder)
+    checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint, plan.save_at))
+    watch = watch_of(config, folder / "best")
+    judged = config if watch is not None else None  # if the best weights are kept
+    validate = partial(validation_scores, engine, examples.first_valid, plan, judged)
+    with journal:
         progress = loop.train(engine, plan, checkpoints, journal, validate, watch)
-        peers.mark(FINISHING)
+        peers.doing(FINISHING)
         journal.event("finished", step=progress.step)
     facts = {**examples.counts(), "init": config.init, "steps": progress.step}
     if not accelerator.is_main_process:
@@ -496,6 +426,37 @@ def _train(
     if config.train.keep == "best":
         facts["best_step"] = take_best(folder / "best", network.model, progress)
     return network, facts
+
+
+def _journal(
+    config: FinetuneConfig,
+    examples: LabelledExamples,
+    engine: Engine,
+    plan: Plan,
+    options: StartOptions,
+) -> Journal:
+    """The log of the run, which begins with what it computes on; see ``Journal``."""
+    from plmctl.training.engine import precision_of
+    from plmctl.training.journal import Journal
+
+    accelerator, folder = engine.accelerator, Path(config.run)
+    say_notes(config, engine)
+    if accelerator.is_main_process:
+        write_environment(
+            folder,
+            {**examples.hashes, **made_from(config)},
+            accelerator.num_processes,
+            precision=precision_of(accelerator),
+            more={"network": network_facts(engine.bare.model)},
+        )
+    return Journal(
+        folder,
+        title=f"finetuning {config.model} ({config.task.name})",
+        total_steps=plan.steps,
+        trackers=config.log.trackers,
+        quiet=not accelerator.is_main_process,
+        accept_gap=options.accept_gap,
+    )
 
 
 # --- Validation: the metric that decides, and when it is computed ---
@@ -574,7 +535,8 @@ def check_metric(engine: Engine, config: FinetuneConfig, few: TaskExamples[Score
     import numpy as np
     import torch
 
-    from plmctl.training.distributed import is_sharded, whole
+    from plmctl.models.sharding import is_sharded
+    from plmctl.training.distributed import whole
 
     if config.train.metric is not None:
         sharded = is_sharded(engine.bare)
@@ -615,7 +577,7 @@ def validation_scores(
 
     slicing = plan.phases[0].slicing
     batches = scoring_batches(examples, slicing, lengths=examples.lengths())
-    batches = engine.peers.marked(VALIDATING, batches)
+    batches = engine.peers.doing_each(VALIDATING, batches)
     bare = engine.bare
     with whole(bare):
         scores = score(engine.accelerator, bare, examples, batches, stop)
@@ -637,7 +599,7 @@ def _task_metrics(engine: Engine, examples: TaskExamples[ScoredConfig]) -> dict[
 
     accelerator = engine.accelerator
     shared: list[Any] = [None]
-    engine.peers.mark(SCORING if accelerator.is_main_process else VALIDATING)
+    engine.peers.doing(SCORING if accelerator.is_main_process else VALIDATING)
     if accelerator.is_main_process:
         bare = engine.bare
         shared = [examples.compute_metrics(answers(bare, examples, accelerator.device))]

@@ -20,6 +20,7 @@ from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import show_result
 from plmctl.run.folder import AtWork, check_run, open_run, write_results
+from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import finetune_preflight
 from plmctl.run.several import finish_all, finished_results, refuse_changed, some_failed
 
@@ -157,7 +158,7 @@ def finetune_all(
     configs: Sequence[FinetuneConfig], jobs: int | None, *, accept_gap: bool = False
 ) -> dict[str, PlmError]:
     """``finish_all`` of finetunings, which have one device each."""
-    train = partial(finetune, fresh=False, accept_gap=accept_gap)
+    train = partial(finetune, options=StartOptions(accept_gap=accept_gap))
     return finish_all(configs, train, jobs=jobs, device=configs[0].compute.device)
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
 from plmctl.files import write_atomically, writing
+from plmctl.folders import check_model
 from plmctl.formatting import printable
 from plmctl.run.display import say, show_result
-from plmctl.run.preflight import check_model
 
 if TYPE_CHECKING:
     from plmctl.evaluation.generation import Decoding, EncodedPrompt

@@ -38,9 +38,9 @@ from plmctl.files import new_folder, write_atomically, writing
 from plmctl.formatting import format_value
 from plmctl.objectives.base import get_objective
 from plmctl.reporting.tables import metrics_table, text_table
-from plmctl.run.budget import decided
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result, work_progress
+from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import check_network, stand_in
 
 
@@ -659,8 +659,8 @@ def choose_size(proposal: Proposal) -> Iterator[Setting]:
     vocab = stand_in(proposal["vocab_size"])
     sizes, reasons = list[dict[str, Any]](), dict[str, str]()
     for name in proposal.family.SIZES:
-        config = _in_size(proposal, name)
-        fitting, reasons = compare_sizes(config, budget, vocab, None, corpus=tokens, sizes=[name])
+        outline = check_network(_in_size(proposal, name), vocab)
+        fitting, reasons = compare_sizes(outline, budget, corpus=tokens, sizes=[name])
         row = fitting[0] if fitting else None
         if (
             row is None
@@ -742,8 +742,8 @@ def _write(out: Path, proposal: Proposal, evaluation: Sequence[Source]) -> dict[
             load(kind, beside / f"{kind}.yaml")
         config = load("pretrain", beside / "pretrain.yaml")
     vocab = stand_in(proposal["vocab_size"])
-    config = decided(config, [proposal["steps"]])
-    planned = in_words(costs(config, vocab, check_network(config, vocab), None))
+    config = config.with_steps([proposal["steps"]])
+    planned = in_words(costs(check_network(config, vocab)))
     planned["steps"] = f"{proposal['steps']:,}, about"
     for key in ("passes over the text", "time", "tokens"):
         planned.pop(key, None)
@@ -905,9 +905,8 @@ def smoke_test(out: Path, proposal: Proposal) -> None:
         "log.validate_every=100000", "log.validate_samples=200",
     ]  # fmt: skip
     pretrain.run(
-        load("pretrain", out / "pretrain.yaml", overrides),
-        fresh=True, as_json=False, until=None, accept_gap=False,
-    )  # fmt: skip
+        load("pretrain", out / "pretrain.yaml", overrides), StartOptions(fresh=True), as_json=False
+    )
     say("smoke test 3/3: an evaluation")
     name = next(iter(_measures_of(proposal)), "bits_per_byte")
     measure: dict[str, Any] = {"name": name, "data": [sample], "held_out": "10%"}

@@ -10,9 +10,9 @@ from plmctl.corpus.reading import documents
 from plmctl.corpus.sentences import choose_rule, split_sentences
 from plmctl.corpus.source import resolve
 from plmctl.errors import DataError
+from plmctl.folders import check_model
 from plmctl.reporting.tables import rows_table
 from plmctl.run.display import say, show_result
-from plmctl.run.preflight import check_model
 
 
 @dataclass(frozen=True)

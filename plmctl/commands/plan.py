@@ -27,7 +27,7 @@ from plmctl.families.base import Family, Sizes
 from plmctl.formatting import format_duration, format_value
 from plmctl.metrics.scaling_law import BESIROGLU, effective_tokens
 from plmctl.reporting.tables import metrics_table, rows_table
-from plmctl.run.budget import Decision, SampleCosts, decide, decided, log_steps, shares
+from plmctl.run.budget import Decision, decide, shares
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.costs import network_sizes, phase_flops, state_memory
 from plmctl.run.display import say, show_result
@@ -35,6 +35,7 @@ from plmctl.run.launch import world_size
 from plmctl.run.machine import compute_of, resolve_compute
 from plmctl.run.preflight import check_network, preflight, stand_in
 from plmctl.run.prepared import Outline, Prepared, make_network
+from plmctl.run.sample_costs import SampleCosts, log_steps
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def run(
         return
     decision = _decision(outline, measure=measure)
     if decision is not None:
-        outline = replace(outline, config=decided(config, decision.steps))
+        outline = replace(outline, config=config.with_steps(decision.steps))
     result = costs(outline)
     if decision is not None:
         say(decision.message)
@@ -187,7 +188,7 @@ def _decision(outline: Outline, *, measure: bool) -> Decision | None:
         return decide(train, config.schedule, counts)
     if measure and isinstance(outline, Prepared):
         # Any number of steps will do: those that are timed do not depend on it.
-        trial = decided(config, [1] * len(lengths))
+        trial = config.with_steps([1] * len(lengths))
         seconds, source = measured(replace(outline, config=trial))["step_seconds"], "measured"
     else:
         seconds = _estimated(outline, per_token)
@@ -207,7 +208,7 @@ def _counted(prepared: Prepared, costs_known: SampleCosts) -> SampleCosts:
     for data in data_of_stores(config):
         if find_stores(data, prepared.encoder, root=root_of(config, data)) is None:
             return costs_known
-    from plmctl.commands.pretrain import sample_costs, training_examples
+    from plmctl.run.pretraining import sample_costs, training_examples
 
     text = prepare(config, prepared.encoder)
     return sample_costs(prepared, text, training_examples(prepared, text))
@@ -387,7 +388,7 @@ def compare_sizes(
             reasons[size] = error.message
             continue
         assert decision is not None
-        result = costs(replace(other, config=decided(sized, decision.steps)))
+        result = costs(replace(other, config=sized.with_steps(decision.steps)))
         effective = effective_tokens(decision.tokens, corpus or math.inf)
         weights = np.array(result["parameters"])
         rows.append(
@@ -514,7 +515,7 @@ def _of_size(family: Family, size: str) -> ModelConfig:
 
 def measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
-    from plmctl.commands.pretrain import make_plan, shapes_vary, training_examples
+    from plmctl.run.pretraining import make_plan, shapes_vary, training_examples
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import take_step

@@ -22,10 +22,10 @@ from plmctl.corpus.source import Source, resolve
 from plmctl.corpus.tabular import rows as rows_of
 from plmctl.errors import ConfigError, DataError
 from plmctl.files import new_file, writing
+from plmctl.folders import check_model
 from plmctl.formatting import printable_json
 from plmctl.reporting.tables import rows_table
 from plmctl.run.display import say, show_result
-from plmctl.run.preflight import check_model
 from plmctl.tasks.base import Answer, Finetuned, ReadableAnswer, read_finetuned
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from plmctl.addresses import all_shown, shown
 from plmctl.config.sections import DataConfig, MixtureSource, PrepareConfig
@@ -28,6 +27,7 @@ from plmctl.corpus.build import (
     find_stores,
 )
 from plmctl.corpus.overlap import shared_text
+from plmctl.corpus.prepared import PreparedText
 from plmctl.corpus.remote import RemoteRoot, RemoteStore, is_url, store_root
 from plmctl.corpus.source import resolve, size_of
 from plmctl.corpus.store import (
@@ -38,7 +38,6 @@ from plmctl.corpus.store import (
     stores_of,
     token_dtype,
 )
-from plmctl.corpus.words import WordRule
 from plmctl.errors import ConfigError, PlmError
 from plmctl.files import write_atomically, writing
 from plmctl.reporting.card import PreparedData, data_card
@@ -49,60 +48,6 @@ from plmctl.run.preflight import preflight
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.unknown import report_text
 from plmctl.training.peers import Peers
-
-_LISTED = 100  # sources with their hashes in environment.json; the hash of the data has all
-
-
-@dataclass(frozen=True)
-class PreparedText:
-    """The token stores of a pretraining."""
-
-    train: Corpus
-    valid: Corpus | None
-    hashes: dict[str, str]
-    """The hashes of the data and the tokenizer, for ``environment.json``."""
-    sentences: str
-    """How the text is split into sentences, and why."""
-    words: tuple[int | None, ...]
-    """Words of each store of the training text; None: they were not counted."""
-    word_rules: tuple[WordRule, ...]
-    """How they were counted, or why not."""
-    built: bool
-    """Whether a store was built; otherwise all were there."""
-    manifests: tuple[Mapping[str, Any], ...]
-    """The sources of each store with their hashes, and what is in it."""
-
-    @property
-    def contents(self) -> dict[str, Any]:
-        """What is in the text, for ``environment.json`` and the model card."""
-        counts = {
-            side: {
-                key: sum(one[side][key] for one in self.manifests if one.get(side))
-                for key in ("documents", "tokens", "bytes")
-            }
-            for side in ("train", "valid")
-        }
-        counts["train"] |= {} if self.num_words is None else {"words": self.num_words}
-        files = [source for one in self.manifests for source in one["sources"]]
-        # A file at a URL has a stamp, a data set of the Hub nothing.
-        listed = {
-            file["name"]: file.get("sha256") or file.get("stamp", "") for file in files[:_LISTED]
-        }
-        return {**counts, "files": len(files), "sources": listed}
-
-    @property
-    def num_words(self) -> int | None:
-        """Words of the training text; None if those of a store are unknown."""
-        known = [count for count in self.words if count is not None]
-        return sum(known) if len(known) == len(self.words) else None
-
-    @property
-    def word_rule(self) -> str:
-        """The rule by which words were counted, or why they were not."""
-        names = [rule.name for rule in self.word_rules]
-        if all(names):
-            return " and ".join(dict.fromkeys(names))
-        return next(rule.reason for rule in self.word_rules if not rule.name)
 
 
 @dataclass(frozen=True)
@@ -347,7 +292,7 @@ class Builder:
         """
         finished: float | None = None
         while (stores := find()) is None:
-            if finished is None and self.peers.look(BUILT, self.rank) is not None:
+            if finished is None and self.peers.facts_of(BUILT, self.rank) is not None:
                 finished = time.monotonic()
             if finished is not None and time.monotonic() - finished > _APPEARS:
                 if self.peers.is_first_here:  # its copy of the text is another one

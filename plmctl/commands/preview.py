@@ -4,6 +4,7 @@ import hashlib
 import sys
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +13,21 @@ from rich.console import Console
 
 from plmctl.arrays import Ints
 from plmctl.commands.prepare import prepare
-from plmctl.commands.pretrain import training_examples, with_steps
 from plmctl.config.load import kind_of
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import means, merge
 from plmctl.examples.keys import fold
 from plmctl.files import read_json
 from plmctl.reporting.tables import example_legend, example_text, rows_table, statistics_table
+from plmctl.run.budget import with_steps
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import baseline_in_words, say, show_result
 from plmctl.run.frequencies import frequency_losses
 from plmctl.run.preflight import preflight
+from plmctl.run.pretraining import sample_costs, training_examples
 from plmctl.tokenization.load import token_texts
-from plmctl.training.data import Slicing, StepBatches, Stretch, examples_of, step_digests
+from plmctl.training.data import StepBatches, examples_of, step_digests
+from plmctl.training.plan import Slicing, Stretch
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
@@ -76,7 +79,7 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     prepared = preflight(config)
     text = prepare(config, prepared.encoder)
     sources = training_examples(prepared, text)
-    config = with_steps(prepared, text, sources)
+    config = with_steps(config, partial(sample_costs, prepared, text, sources))
     _check_batch(batch, config)
     steps = course(config.train)
     phase = bisect_right(steps.begins, batch - 1) - 1

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from plmctl.arrays import Floats
-from plmctl.commands.prepare import PreparedText, prepare
+from plmctl.commands.prepare import prepare
 from plmctl.commands.scaling_ladder import (
     LadderBudget,
     LadderPlan,
@@ -32,6 +32,7 @@ from plmctl.commands.scaling_ladder import (
 )
 from plmctl.config.base import Model, Text
 from plmctl.config.load import difference, dump, parse
+from plmctl.corpus.prepared import PreparedText
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import read_json, write_atomically, writing
 from plmctl.metrics.scaling_law import (
@@ -57,6 +58,7 @@ from plmctl.run.folder import (
     read_results,
     start_over,
 )
+from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import preflight
 from plmctl.run.several import finish_all, refuse_changed
 
@@ -276,7 +278,7 @@ def _train(config: PretrainConfig) -> None:
 
     try:
         with redirect_stdout(sys.stderr):
-            pretrain(config, fresh=False, as_json=False)
+            pretrain(config, StartOptions(), as_json=False)
     except SystemExit as end:  # of several processes
         if end.code:
             raise

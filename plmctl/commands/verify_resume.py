@@ -30,13 +30,13 @@ from plmctl.errors import ConfigError, PlmError, machine_error
 from plmctl.files import reserved, writing
 from plmctl.formatting import printable
 from plmctl.reporting.tables import rows_table
-from plmctl.run.budget import copy_decision
+from plmctl.run.budget import copy_decision, with_steps
 from plmctl.run.configs import PretrainConfig, RunConfig, load
 from plmctl.run.display import say, show_result
-from plmctl.run.launch import descendants
+from plmctl.run.launch import StartOptions, descendants
 
 if TYPE_CHECKING:
-    from plmctl.training.loop import Plan
+    from plmctl.training.plan import Plan
 
 
 _ROUNDS = 12  # runs with kills, at most: a run may end, or a kill may miss its moment
@@ -193,16 +193,17 @@ def _write_digests(config: RunConfig, options: Options, path: Path) -> None:
 
 def plan_of(config: RunConfig, accelerator: Any) -> Plan:
     """The training plan of a pretrain or finetune config; prepares the text or reads the rows."""
-    from plmctl.commands import finetune, pretrain
+    from plmctl.commands import finetune
     from plmctl.commands.prepare import prepare
     from plmctl.run.preflight import finetune_preflight, preflight
+    from plmctl.run.pretraining import make_plan, sample_costs, training_examples
 
     if isinstance(config, PretrainConfig):
         prepared = preflight(config)
         text = prepare(config, prepared.encoder)
-        examples = pretrain.training_examples(prepared, text)
-        decided = pretrain.with_steps(prepared, text, examples)
-        return pretrain.make_plan(decided, examples, accelerator)
+        examples = training_examples(prepared, text)
+        decided = with_steps(config, partial(sample_costs, prepared, text, examples))
+        return make_plan(decided, examples, accelerator)
     labelled = finetune.read_examples(finetune_preflight(config))
     return finetune.make_plan(config, labelled.train, accelerator)
 
@@ -233,8 +234,8 @@ def command_of(config: RunConfig, steps: int) -> Callable[[], None]:
     from plmctl.commands.pretrain import run as run_pretrain
 
     if isinstance(config, PretrainConfig):
-        return partial(run_pretrain, config, fresh=False, as_json=True, until=steps)
-    return partial(run_finetune, config, fresh=False, as_json=True, until=steps)
+        return partial(run_pretrain, config, StartOptions(until=steps), as_json=True)
+    return partial(run_finetune, config, StartOptions(until=steps), as_json=True)
 
 
 def import_all(config: RunConfig) -> None:
@@ -245,7 +246,8 @@ def import_all(config: RunConfig) -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     from importlib import import_module
 
-    from plmctl.run.preflight import check_model, check_parts, preflight
+    from plmctl.folders import check_model
+    from plmctl.run.preflight import check_parts, preflight
 
     if isinstance(config, PretrainConfig):
         check_parts(config)

@@ -182,8 +182,9 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
         from plmctl.corpus.remote import store_root
         from plmctl.corpus.store import TokenStore
         from plmctl.evaluation.scoring import score
-        from plmctl.training.data import Slicing, scoring_batches
+        from plmctl.training.data import scoring_batches
         from plmctl.training.engine import make_accelerator
+        from plmctl.training.plan import Slicing
 
         config, member = self.config, get_objective(self.OBJECTIVE)
         accelerator = model.accelerator or make_accelerator(ComputeConfig(device="cpu"))

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from plmctl.models.network import Network
 
 
-IGNORE = -100
-"""The target at positions without one; the index that PyTorch's losses ignore by default."""
-
-
 class Examples(ABC):
     """Examples in, summed losses out: an objective over a store, or a task's rows.
 

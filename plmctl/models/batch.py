@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plmctl.models.base import IGNORE as IGNORE  # where PyTorch is not imported
+from plmctl.arrays import IGNORE
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, linear
 
-from plmctl.models.batch import IGNORE
+from plmctl.arrays import IGNORE
 
 # --- Cross-entropy of the terms of a loss ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torch import Tensor
+from torch import Tensor, nn
 
 _MODULE = "torch.distributed.tensor"  # half a second to import; FSDP does, other runs need not
 
@@ -12,6 +12,11 @@ _MODULE = "torch.distributed.tensor"  # half a second to import; FSDP does, othe
 def is_split(tensor: Tensor) -> bool:
     """Whether this process has only a part of a tensor."""
     return _MODULE in sys.modules and isinstance(tensor, sys.modules[_MODULE].DTensor)
+
+
+def is_sharded(network: nn.Module) -> bool:
+    """Whether the weights of a network are split."""
+    return is_split(next(network.parameters()))
 
 
 def gathered(tensor: Tensor) -> Tensor:

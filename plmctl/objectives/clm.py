@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from plmctl.arrays import Bools, Ints
+from plmctl.arrays import IGNORE, Bools, Ints
 from plmctl.config.base import ObjectiveConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
@@ -132,7 +132,7 @@ class Windows(ObjectiveExamples[Config]):
         """
         import torch
 
-        from plmctl.models.batch import IGNORE, Batch
+        from plmctl.models.batch import Batch
 
         positions = samples[:, None] * self.seq_len + np.arange(self.seq_len + 1)
         token, separator = self.stream.locate(positions)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from plmctl import hub
-from plmctl.arrays import Ints
+from plmctl.arrays import IGNORE, Ints
 from plmctl.config.base import AnyFolder
 from plmctl.config.sections import MaskingConfig
 from plmctl.errors import ConfigError
@@ -159,7 +159,7 @@ class TaughtRows(MaskedRows[Config]):
         """
         import torch
 
-        from plmctl.models.batch import IGNORE, Batch, TargetList
+        from plmctl.models.batch import Batch, TargetList
 
         masked = self.masked(epochs, samples)
         real = masked.inputs["attention_mask"].flatten()
@@ -193,7 +193,6 @@ class TaughtRows(MaskedRows[Config]):
     def _sums(self, outputs: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         from torch.nn.functional import cosine_similarity, kl_div, log_softmax
 
-        from plmctl.models.batch import IGNORE
         from plmctl.models.losses import cross_entropy_sums
         from plmctl.models.teacher import teach
 

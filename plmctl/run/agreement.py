@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plmctl.config.load import difference
 from plmctl.errors import ConfigError, DataError, PlmError
+from plmctl.families.base import Family
 from plmctl.run.configs import RunConfig
-from plmctl.run.folder import versions
-from plmctl.run.preflight import Progress
+from plmctl.run.folder import AtWork, Progress, record_end, run_folder, versions
+from plmctl.run.launch import StartOptions
+from plmctl.run.machine import compute_of
+from plmctl.training.judge import BUILDING, CONNECTING
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from plmctl.training.engine import Engine
-    from plmctl.training.loop import Plan
     from plmctl.training.peers import Peers
+    from plmctl.training.plan import Plan
 
 
 def agree_on_start(
@@ -124,6 +131,42 @@ def agree_on_text(peers: Peers, hashes: Mapping[str, str | None]) -> None:
                     f"than process 0 on {first['host']} ({digest})",
                     f"copy the {name} to every machine, byte for byte, or use a shared folder",
                 )
+
+
+@contextmanager
+def connected(
+    command: str,
+    config: RunConfig,
+    family: Family,
+    hashes: Mapping[str, str | None],
+    options: StartOptions,
+    peers: Peers,
+) -> Iterator[tuple[Accelerator, AtWork | None]]:
+    """Work in the run folder, in all processes of the run, which agree on the text and connect.
+
+    Args:
+        command: ``pretrain`` or ``finetune``.
+        hashes: The hashes of all that the run is made from.
+
+    Yields:
+        The device and the processes, and the work of the main process.
+
+    Raises:
+        ConfigError, DataError, PlmError, SystemExit: As ``agree_on_text`` and ``run_folder``.
+    """
+    from plmctl.training.engine import make_accelerator
+
+    agree_on_text(peers, hashes)
+    folder = Path(config.run)
+    with (
+        run_folder(command, config, hashes, options) as work,
+        peers.working(partial(record_end, folder)),
+    ):
+        peers.doing(CONNECTING)
+        accelerator = make_accelerator(compute_of(config, family, peers), peers)
+        accelerator.wait_for_everyone()  # until the main process has made the run folder
+        peers.doing(BUILDING)
+        yield accelerator, work
 
 
 def check_ready(peers: Peers, engine: Engine, plan: Plan, folder: Path) -> None:

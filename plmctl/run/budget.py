@@ -1,4 +1,4 @@
-"""A budget becomes a number of steps, once per run; words seen, and checkpoints at words.
+"""A budget becomes a number of steps, once per run.
 
 ``train.budget`` is a time, tokens, words or FLOPs. Tokens are sequences times their length, as in
 ``training/schedule.py``; words are the sequences' share of the words in an epoch; FLOPs are those
@@ -11,73 +11,31 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from plmctl.config.sections import TrainConfig
-from plmctl.config.units import Budget, Mark, StepsOrShare
+from plmctl.config.units import Budget, StepsOrShare
 from plmctl.errors import ConfigError, DataError
 from plmctl.files import write_atomically, writing
 from plmctl.formatting import format_duration
-from plmctl.training.schedule import Course, course, most_steps, nearest_step, split_steps
+from plmctl.run import launch
+from plmctl.run.configs import PretrainConfig
+from plmctl.run.display import say
+from plmctl.run.sample_costs import SampleCosts, check_words, words_of
+from plmctl.training.schedule import Course, course, most_steps, split_steps
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from plmctl.config.sections import ScheduleConfig
-    from plmctl.models.base import StoreExamples
-    from plmctl.run.configs import PretrainConfig
+    from plmctl.run.pretraining import Pretraining
     from plmctl.training.timing import Timing
 
 FILE = "budget.json"
-
-_BABYLM = [
-    *range(10**6, 10**7, 10**6),
-    *range(10**7, 10**8, 10**7),
-    *range(10**8, 10**9 + 1, 10**8),
-]
-"""Words at which the BabyLM shared tasks want a checkpoint."""
-
-
-# --- The costs of a sample of each phase ---
-
-
-@dataclass(frozen=True)
-class SampleCosts:
-    """What a sample of each phase costs.
-
-    Attributes:
-        tokens: Its length.
-        flops: Floating-point operations of its forward and backward pass.
-        words: Words of the corpus per sample of an epoch; None: the corpus has no count.
-        no_words: Why it has none.
-    """
-
-    tokens: tuple[int, ...]
-    flops: tuple[float, ...]
-    words: tuple[float, ...] | None = None
-    no_words: str = ""
-
-
-def words_per_sample(words: Sequence[int | None], examples: StoreExamples) -> float | None:
-    """Words per sample; None: the words of a store are unknown.
-
-    Over an epoch the samples have all words of the corpus, whatever their padding.
-
-    Args:
-        examples: The samples of a corpus, or of a mixture.
-    """
-    from plmctl.training.data import Mixture
-
-    known = [count for count in words if count is not None]
-    if len(known) < len(words):
-        return None
-    if not isinstance(examples, Mixture):
-        return known[0] / len(examples)
-    parts = zip(known, examples.parts, examples.counts.tolist(), strict=True)
-    seen = sum(float(count) * total / len(part) for total, part, count in parts)
-    return seen / len(examples)
-
 
 # --- The decision ---
 
@@ -185,7 +143,7 @@ def decide(
     costs_of, reason = _costs_of(train, costs, timing)
     steps = most_steps(costs_of, budget.number)
     if timing is not None and train.max_words is not None:
-        cap = most_steps(_spent(train, _words_of(costs, "train.max_words")), train.max_words)
+        cap = most_steps(_spent(train, words_of(costs, "train.max_words")), train.max_words)
         if cap < steps:
             steps, reason = cap, f"{reason}; cut by train.max_words: {train.max_words:,}"
     split = split_steps(steps, shares(train))
@@ -228,7 +186,7 @@ def _costs_of(
         return _spent(train, costs.tokens), "tokens are sequences times their length"
     if unit == "FLOPs":
         return _spent(train, costs.flops), "FLOPs as `plmctl plan` counts them"
-    words = _words_of(costs, "train.budget")
+    words = words_of(costs, "train.budget")
     each = " and ".join(f"{one:.4g}" for one in dict.fromkeys(words))
     return _spent(train, words), f"{each} words per sequence"
 
@@ -236,15 +194,6 @@ def _costs_of(
 def _spent(train: TrainConfig, per_sample: Sequence[float]) -> Callable[[int], float]:
     parts = shares(train)
     return lambda steps: course(train, split_steps(steps, parts)).spent(steps, per_sample)
-
-
-def _words_of(costs: SampleCosts, key: str) -> tuple[float, ...]:
-    if costs.words is None:
-        raise ConfigError(
-            f"{key}: the words of the corpus are not counted ({costs.no_words})",
-            "run `plmctl prepare` with this config, which counts them; or give tokens",
-        )
-    return costs.words
 
 
 def _too_small(train: TrainConfig, costs_of: Callable[[int], float], timing: Timing | None) -> str:
@@ -280,94 +229,139 @@ def _check_warmup(budget: Budget, schedule: ScheduleConfig, path: Course) -> Non
         )
 
 
-# --- Words seen ---
+# --- The steps of a run ---
 
 
-def check_words(train: TrainConfig, path: Course, costs: SampleCosts) -> None:
-    """Refuse a run that sees more words than ``train.max_words``.
+def known_decision(run: Pretraining, *, fresh: bool) -> Decision | None:
+    """The steps of a budget, before the run folder is touched; None: a time is not measured yet.
+
+    Args:
+        fresh: The run starts from scratch, whatever its folder has.
 
     Raises:
-        ConfigError: It does, or the words are unknown.
+        ConfigError: The budget is too small, the words are unknown, or more than the config allows.
+        DataError: As ``Decision.read``.
     """
-    if train.max_words is None:
-        return
-    words = path.spent(path.steps, _words_of(costs, "train.max_words"))
-    if round(words) > train.max_words:
-        raise ConfigError(
-            f"train.max_words: the run would see {round(words):,} words in its {path.steps:,} "
-            f"steps, more than {train.max_words:,}",
-            f"train fewer steps, or set `train.budget: {train.max_words} words` instead of steps",
-        )
-
-
-def words_seen(path: Course, words: Sequence[float] | None) -> Callable[[int], int] | None:
-    """Words seen after a number of steps; None: unknown."""
-    if words is None:
+    train = run.config.train
+    if train.budget is None:
+        if launch.is_main():
+            check_words(train, course(train), run.costs)
         return None
-    return lambda step: round(path.spent(step, words))
+    decision = None if fresh else Decision.read(run.folder, train, resumes=True)
+    if decision is not None or train.budget.unit == "seconds" or not launch.is_main():
+        return decision
+    return decide(train, run.config.schedule, run.costs)
 
 
-# --- Checkpoints at steps, tokens and words ---
-
-
-def save_steps(
-    at: tuple[Mark, ...] | Literal["log", "babylm"],
-    path: Course,
-    words: Sequence[float] | None,
-    no_words: str = "",
-) -> tuple[frozenset[int], list[str]]:
-    """The steps at which a checkpoint is saved and kept, and the marks after the end.
-
-    Args:
-        at: ``checkpoint.at``.
-        words: Words per sample of each phase; None: unknown.
-        no_words: Why they are unknown.
+def with_steps(config: PretrainConfig, costs: Callable[[], SampleCosts]) -> PretrainConfig:
+    """The config with the number of its steps: of its run, or computed.
 
     Raises:
-        ConfigError: A mark is in words, and they are unknown.
+        ConfigError: The budget is a time, and no run has measured it yet.
     """
-    if at == "log":
-        return log_steps(path.steps), []
-    marks = [Mark(f"{count} words") for count in _BABYLM] if at == "babylm" else list(at)
-    steps, late = set(), []
-    for mark in marks:
-        if mark.unit == "words" and words is None:
-            _words_of(SampleCosts((), (), None, no_words), "checkpoint.at")
-        seen: dict[str, Callable[[int], float]] = {
-            "steps": float,
-            "tokens": path.seen,
-            "words": lambda step: path.spent(step, words or ()),
-        }
-        step = nearest_step(seen[mark.unit], mark.number, path.steps)
-        if step is None:
-            late.append(str(mark))
-        else:
-            steps.add(step)
-    return frozenset(steps), [] if at == "babylm" else late
+    if config.train.budget is None:
+        return config
+    decision = Decision.read(Path(config.run), config.train)
+    if decision is None and config.train.budget.unit != "seconds":
+        decision = decide(config.train, config.schedule, costs())
+    if decision is None:
+        raise ConfigError(
+            f"train.budget: the steps of {config.train.budget} are measured when the run starts",
+            "start the run first (`plmctl pretrain CONFIG --until 1`), or set steps",
+        )
+    return config.with_steps(decision.steps)
 
 
-def save_at_steps(at: tuple[Mark, ...] | Literal["log", "babylm"], steps: int) -> frozenset[int]:
-    """As ``save_steps``, for a run without a count of tokens and words.
+def resolved(
+    run: Pretraining, decision: Decision | None, accelerator: Accelerator, began: float
+) -> Pretraining:
+    """The run with steps in place of its budget; called by all processes, in the run folder.
 
     Args:
-        at: Marks in steps only, or log.
+        decision: What ``known_decision`` gave.
+        began: When the work in the folder began, by the monotonic clock.
     """
-    if isinstance(at, str):
-        return log_steps(steps)
-    return frozenset(int(mark.number) for mark in at if mark.number <= steps)
+    if run.config.train.budget is None:
+        return run
+    own = list(decision.steps) if decision is not None and launch.is_main() else None
+    steps = run.peers.compare("budget", {"steps": own})[0]["steps"]
+    if steps is None:
+        decision = _measured(run, accelerator, began)
+        accelerator.free_memory()  # it knows the network and the optimizer that were thrown away
+        steps = decision.steps
+    if decision is not None and launch.is_main():
+        _keep(decision, run)
+    return run.with_steps(steps)
 
 
-def log_steps(steps: int) -> frozenset[int]:
-    """Steps 1, 2, 4, 8 and so on."""
-    return frozenset(2**power for power in range(steps.bit_length()))
+def _keep(decision: Decision, run: Pretraining) -> None:
+    """Print, log and save the steps of a budget, once per run."""
+    from plmctl.training.journal import append_event
+
+    if Decision.read(run.folder, run.config.train) == decision:
+        return
+    say(decision.message)
+    facts = {"budget": decision.budget, "reason": decision.reason}
+    append_event(run.folder, "budget", **facts, steps=sum(decision.steps), tokens=decision.tokens)
+    decision.save(run.folder)
 
 
-# --- A config with its steps ---
+_MANY_SAVES = 28  # of `checkpoint.at: babylm`, and about as many of `log`
 
 
-def decided(config: PretrainConfig, steps: Sequence[int]) -> PretrainConfig:
-    """The config with the steps of each phase in place of its budget."""
-    return config.model_copy(update={"train": config.train.with_steps(steps)})
+def _measured(run: Pretraining, accelerator: Accelerator, began: float) -> Decision:
+    """The steps that fit into a time, measured with a network and an optimizer to throw away.
+
+    The same in all processes. The run then begins as if nothing had been measured. The plan has one
+    step per phase: what is timed does not depend on their number.
+    """
+    from plmctl.models.sharding import is_sharded
+    from plmctl.run.pretraining import Validation, make_plan
+    from plmctl.training.checkpoint import Checkpoints, snapshot
+    from plmctl.training.memory import fitted
+    from plmctl.training.timing import Timing, agreed, time_steps, timed
+
+    config, budget = run.config, run.config.train.budget
+    assert budget is not None
+    say("measuring a few steps, a validation and a checkpoint, for train.budget")
+    scaler = None if accelerator.scaler is None else accelerator.scaler.state_dict()
+    trial, building = run.with_steps([1] * len(run.train)), time.monotonic()
+    engine = trial.engine(accelerator)
+    again = time.monotonic() - building  # the run itself makes its network once more
+    plan = fitted(engine, make_plan(trial.config, run.train, accelerator), run.folder)
+    steps = time_steps(engine, plan, budget.number)
+    trained, main = engine.trained(), accelerator.is_main_process
+    checkpoints = Checkpoints(run.folder / "checkpoints", 1)
+    validation, sample = Validation(trial, engine, plan), trial.sampler(engine)
+
+    def save() -> None:
+        if main or is_sharded(trained.network):
+            state = snapshot(trained, 0, {}, kept=main)
+            if main:
+                checkpoints.trial(state)
+
+    def validate() -> None:
+        validation(plan.steps)
+        if sample is not None:
+            sample()
+
+    saving, validating = timed(engine, save), timed(engine, validate)
+    if scaler is not None:
+        accelerator.scaler.load_state_dict(scaler)
+    at = config.checkpoint.at
+    timing = Timing(
+        steps,
+        agreed(engine, time.monotonic() - began + again),
+        validating,
+        saving,
+        config.log.validate_every,
+        config.checkpoint.every,
+        extra_saves=_MANY_SAVES if isinstance(at, str) else len(at),
+    )
+    return decide(config.train, config.schedule, run.costs, timing)
+
+
+# --- The end of a run ---
 
 
 def difference(decision: Decision, seconds: float | None) -> str:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, overload
 
 from pydantic import (
     BaseModel,
@@ -180,6 +180,10 @@ class PretrainConfig(KindConfig):
             or at == "babylm"
             or any(mark.unit == "words" for mark in marks)
         )
+
+    def with_steps(self, steps: Sequence[int]) -> Self:
+        """The same with a number of steps for each phase in place of a budget."""
+        return self.model_copy(update={"train": self.train.with_steps(steps)})
 
 
 # --- Finetuning ---

@@ -136,12 +136,6 @@ class Display:
         if self._bar:
             self._bar.stop()
 
-    def expect(self, total: int) -> None:
-        """Set the steps of the whole run."""
-        self._total = total
-        if self._bar:
-            self._bar.update(self._task, total=total)
-
     def begin(self, step: int) -> None:
         """The run starts, or continues after ``step``."""
         self._began = time.monotonic()

@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -45,6 +46,7 @@ from plmctl.reporting.run_files import Status, read_status
 from plmctl.run import launch
 from plmctl.run.display import say
 from plmctl.tokenization.check import write_probe
+from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -167,6 +169,28 @@ def start_over(folder: Path) -> None:
             elif path.name != _LOCK:
                 path.unlink()
     say(f"{folder}: an earlier start failed before its first step; its config is replaced")
+
+
+Progress = Literal["unfinished", "trained", "finished"]
+"""trained: only what follows the model, such as the report, can be missing."""
+
+
+def run_progress(config: RunConfig, *, fresh: bool) -> Progress:
+    """How far a run is, by its folder.
+
+    Args:
+        fresh: The folder is moved aside, so the run starts from scratch.
+
+    Raises:
+        ConfigError: As ``check_run``.
+        PlmError: Another process is working in the folder; or a tracker is not installed.
+    """
+    folder = Path(config.run)
+    check_run(config, config.run, fresh=fresh, writes=launch.owns_run(config.launch))
+    check_trackers(config.log.trackers)
+    if not fresh and is_finished(folder):
+        return "finished"
+    return "trained" if not fresh and is_trained(folder) else "unfinished"
 
 
 def open_run(config: Model, run: str, *, fresh: bool) -> Path:
@@ -391,10 +415,7 @@ def run_folder(
     command: str,
     config: RunConfig,
     hashes: Mapping[str, str | None],
-    *,
-    fresh: bool,
-    until: int | None,
-    accept_gap: bool,
+    options: launch.StartOptions,
 ) -> Iterator[AtWork | None]:
     """Work in the folder of a new or resumed run, in the processes that its config names.
 
@@ -403,9 +424,6 @@ def run_folder(
     Args:
         command: ``pretrain`` or ``finetune``.
         hashes: The hashes of all that it is made from.
-        fresh: Move an existing folder aside, and start from scratch.
-        until: Save and stop after this step.
-        accept_gap: Resume although lines of metrics.jsonl were lost.
 
     Yields:
         The work of the main process; None in the others.
@@ -416,43 +434,45 @@ def run_folder(
         SystemExit: There are several processes, and they have ended: with their exit code.
     """
     folder = Path(config.run)
-    if not fresh:
+    if not options.fresh:
         check_inputs(folder, hashes)
     if launch.is_main():
-        open_run(config, config.run, fresh=fresh)
+        open_run(config, config.run, fresh=options.fresh)
     processes = launch.process_count(config.launch, config.compute.device)
     if processes > 1 and not launch.is_worker():
-        options = launch.options(until, accept_gap=accept_gap)
-        end = launch.start(command, folder / "config.yaml", processes, options)
+        flags = replace(options, fresh=False).flags  # the old folder is aside
+        end = launch.start(command, folder / "config.yaml", processes, flags)
         _record_end_of(end, folder)
         raise SystemExit(end.code)
     with AtWork(folder) if launch.is_main() else nullcontext() as work:
         yield work
 
 
-def start_on_machine(
-    command: str, config: RunConfig, place: launch.Place, options: Sequence[str]
-) -> int:
-    """The processes of one of several machines; the exit code of the one that failed first.
+def start_on_machine(command: str, config: RunConfig, options: launch.StartOptions) -> None:
+    """Of several machines, start the processes of this one, and end with their exit code.
 
-    The run folder is that of the first process, so the config of the others is a temporary file.
+    With one machine nothing happens. The run folder is that of the first process, so the config of
+    the others is a temporary file.
 
     Args:
         command: ``pretrain`` or ``finetune``.
-        options: Of the command.
 
     Raises:
         PlmError: The machines did not meet.
+        SystemExit: The processes have ended: with the code of the one that failed first.
     """
+    place = launch.Place() if launch.is_worker() else launch.place_of(config.launch)
+    if place.machines == 1:
+        return
     processes = launch.process_count(config.launch, config.compute.device)
     with tempfile.TemporaryDirectory(prefix="plmctl-") as beside:
         file = Path(beside) / "config.yaml"
         file.write_text(dump(config), encoding="utf-8")
         timeout = config.launch.timeout.number
-        end = launch.start(command, file, processes, options, place=place, timeout=timeout)
+        end = launch.start(command, file, processes, options.flags, place=place, timeout=timeout)
     if place.machine == 0 and Path(config.run).is_dir():
         _record_end_of(end, Path(config.run))
-    return end.code
+    raise SystemExit(end.code)
 
 
 def _record_end_of(end: launch.End, folder: Path) -> None:

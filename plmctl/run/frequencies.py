@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from plmctl.arrays import Floats, Ints
+from plmctl.arrays import IGNORE, Floats, Ints
 from plmctl.corpus.cooccurrence import blocks
 from plmctl.corpus.store import Corpus, MixedStore, TokenStore, cached_array, stores_of
-from plmctl.models.base import IGNORE
 
 if TYPE_CHECKING:
     from plmctl.models.base import StoreExamples
@@ -49,7 +48,8 @@ def frequency_losses(
     Returns:
         By term, those that are no cross-entropy of targets left out; ``loss`` only if none is.
     """
-    from plmctl.training.data import Slicing, scoring_batches
+    from plmctl.training.data import scoring_batches
+    from plmctl.training.plan import Slicing
 
     length = max(1, round(corpus.num_tokens / max(len(train), 1)))
     slicing = Slicing(64, 64)

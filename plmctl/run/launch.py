@@ -246,14 +246,26 @@ def world_size(config: LaunchConfig, device: str) -> int:
     return process_count(config, device) * machines
 
 
-def options(until: int | None, *, accept_gap: bool, fresh: bool = False) -> list[str]:
-    """The options of a training for each of its processes."""
-    limit = [] if until is None else [f"--until={until}"]
-    return [
-        *limit,
-        *(["--accept-gap"] if accept_gap else []),
-        *(["--fresh"] if fresh else []),
-    ]
+@dataclass(frozen=True)
+class StartOptions:
+    """How a training is started.
+
+    Attributes:
+        fresh: Move an existing run folder aside.
+        until: Save and stop after this step.
+        accept_gap: Resume although lines of metrics.jsonl were lost.
+    """
+
+    fresh: bool = False
+    until: int | None = None
+    accept_gap: bool = False
+
+    @property
+    def flags(self) -> list[str]:
+        """The same on the command line of a process."""
+        limit = [] if self.until is None else [f"--until={self.until}"]
+        given = {"--accept-gap": self.accept_gap, "--fresh": self.fresh}
+        return [*limit, *(name for name, is_given in given.items() if is_given)]
 
 
 @dataclass(frozen=True)

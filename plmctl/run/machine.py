@@ -9,11 +9,13 @@ from plmctl.config.sections import CheckpointConfig, ComputeConfig
 from plmctl.families.base import Family
 from plmctl.run import launch
 from plmctl.run.configs import PretrainConfig, RunConfig
+from plmctl.run.display import COMPILE_NOTE, ONE_PROCESS_NOTE, say
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
     from plmctl.training.checkpoint import Retention
+    from plmctl.training.engine import Engine
     from plmctl.training.peers import Peers
 
 
@@ -85,6 +87,18 @@ def resolve_compute(config: RunConfig, family: Family, network: PreTrainedConfig
     }
 
 
+def say_notes(config: RunConfig, engine: Engine) -> None:
+    """Say what a user may not expect of the device: compilation, another precision, one process."""
+    from plmctl.training.engine import emulation_note
+
+    if engine.bare.compiled:
+        say(COMPILE_NOTE)
+    if note := emulation_note(config.compute, engine.accelerator):
+        say(note)
+    if config.launch.strategy == "fsdp" and engine.accelerator.num_processes == 1:
+        say(ONE_PROCESS_NOTE)
+
+
 # --- Saving and failure handling, as the loop takes them ---
 
 
@@ -97,7 +111,7 @@ def retention(config: CheckpointConfig, at: frozenset[int] = frozenset()) -> Ret
 
 def failure_handling(config: RunConfig) -> dict[str, Any]:
     """Fields of a ``Plan``: when to save, and what to do if a step fails."""
-    from plmctl.training.loop import Guard
+    from plmctl.training.plan import Guard
 
     return {
         "save_every": config.checkpoint.every,

@@ -1,17 +1,15 @@
 """Preflight: everything that can be refused is refused here, in one place, before text is read.
 
-``run_progress`` refuses a run folder that this run cannot use. ``preflight`` checks the config of a
-pretraining, ``finetune_preflight`` that of a finetuning; both return what they opened and made on
-the way. What the processes of a run must agree on is in ``agreement.py``, what a run uses of this
-machine in ``machine.py``.
+``preflight`` checks the config of a pretraining, ``finetune_preflight`` that of a finetuning; both
+return what they opened and made on the way. What the processes of a run must agree on is in
+``agreement.py``, what a run uses of this machine in ``machine.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from plmctl import registry
 from plmctl.config.base import ModelConfig
@@ -19,48 +17,24 @@ from plmctl.config.sections import ComputeConfig
 from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError
 from plmctl.families.base import Family, family_of, make_family, refuse_longer
-from plmctl.files import model_of_run
-from plmctl.hub import local, refuse_unreachable
+from plmctl.folders import check_model
 from plmctl.objectives.base import get_objective, make_objective
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig, RunConfig
 from plmctl.run.costs import network_sizes, state_memory
 from plmctl.run.display import say
-from plmctl.run.folder import check_run, is_finished, is_trained
+from plmctl.run.folder import run_progress
 from plmctl.run.prepared import Outline, Prepared, folder_tokenizer, fresh_model
 from plmctl.tasks.base import ScoredConfig, Task, make_task
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import TOKEN_NAMES, Vocab, open_tokenizer
 from plmctl.tokenization.words import check_mark
-from plmctl.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 
-# --- The run folder: is there something left to do? ---
-
-
-Progress = Literal["unfinished", "trained", "finished"]
-"""trained: only what follows the model, such as the report, can be missing."""
-
-
-def run_progress(config: RunConfig, *, fresh: bool) -> Progress:
-    """How far a run is, by its folder.
-
-    Args:
-        fresh: The folder is moved aside, so the run starts from scratch.
-
-    Raises:
-        ConfigError: As ``run.folder.check_run``.
-        PlmError: Another process is working in the folder; or a tracker is not installed.
-    """
-    folder = Path(config.run)
-    check_run(config, config.run, fresh=fresh, writes=launch.owns_run(config.launch))
-    check_trackers(config.log.trackers)
-    if not fresh and is_finished(folder):
-        return "finished"
-    return "trained" if not fresh and is_trained(folder) else "unfinished"
+# --- Before PyTorch is imported ---
 
 
 def check_start(config: PretrainConfig, *, fresh: bool) -> None:
@@ -87,34 +61,6 @@ def check_parts(config: PretrainConfig) -> None:
     if config.model.init_from is not None:
         check_model(config.model.init_from)
     Encoder(config.tokenizer, config.data.words)
-
-
-# --- Is it a model folder? ---
-
-
-def check_model(model: str) -> str:
-    """Refuse a folder that is not a model, before anything is read.
-
-    Returns:
-        The same name; of a run folder, its ``model/``.
-
-    Raises:
-        ConfigError: The folder has no ``config.json``.
-        PlmError: It cannot be downloaded from ModelScope.
-    """
-    folder = Path(local(model_of_run(model)))
-    if folder.exists() and not (folder / "config.json").is_file():
-        hint = "pretrain one first"
-        if (folder / "checkpoints").is_dir():
-            hint = f"the run has no model/ yet; export a checkpoint: plmctl export {model} FOLDER"
-        raise ConfigError(f"{folder} is not a model folder: it has no config.json", hint)
-    if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
-        raise ConfigError(
-            f"{model}: no such folder in {Path.cwd()}", "pretrain a model first, or give a Hub id"
-        )
-    if not folder.exists():
-        refuse_unreachable(model, "check the path, or connect to the network if it is a Hub id")
-    return model_of_run(model)
 
 
 # --- Preflight of a pretraining: config in, what every later part of the run needs out ---

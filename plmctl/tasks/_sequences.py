@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import Ints, padded
+from plmctl.arrays import IGNORE, Ints, padded
 from plmctl.errors import ConfigError
 from plmctl.families.base import families, family_of
-from plmctl.models.base import IGNORE
 from plmctl.tasks.base import C, TaskExamples, Use, as_batch
 from plmctl.tokenization.layout import Ids, Layout, encode_texts, layout_of
 

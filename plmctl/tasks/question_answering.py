@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from plmctl import hub
-from plmctl.arrays import Ints, padded
+from plmctl.arrays import IGNORE, Ints, padded
 from plmctl.corpus.cells import number_of, written_value
 from plmctl.errors import ConfigError, DataError
 from plmctl.examples.windows import (
@@ -41,7 +41,6 @@ from plmctl.families.base import HeadKind, family_of
 from plmctl.metrics import squad
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.text import without_spaces
-from plmctl.models.base import IGNORE
 from plmctl.tasks._sequences import pad_id_of
 from plmctl.tasks.base import (
     Answer,
@@ -336,7 +335,6 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
     def _sums(self, network: Network, batch: Batch, *, score: bool) -> dict[str, Tensor]:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
-        from plmctl.models.batch import IGNORE
         from plmctl.models.losses import cross_entropy_sums, score_sums
 
         logits = network(**batch.inputs)

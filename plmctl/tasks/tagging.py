@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import model_validator
 
-from plmctl.arrays import Ints, lengths_of, padded
+from plmctl.arrays import IGNORE, Ints, lengths_of, padded
 from plmctl.corpus.cells import look_alikes_of, text_name, written_value
 from plmctl.errors import ConfigError, DataError, did_you_mean
 from plmctl.families.base import Family, family_of
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.spans import Scheme, is_entity_tag
-from plmctl.models.base import IGNORE
 from plmctl.tasks import _elmo
 from plmctl.tasks._sequences import pad_id_of
 from plmctl.tasks.base import (

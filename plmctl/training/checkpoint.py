@@ -33,11 +33,10 @@ from torch.optim import Optimizer
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.files import give_default_mode, read_json, sync, write_error, writing
 from plmctl.models.network import RecurrentState
-from plmctl.models.sharding import cut_like, gathered
+from plmctl.models.sharding import cut_like, gathered, is_sharded
 from plmctl.training.average import Average
-from plmctl.training.distributed import is_sharded
 from plmctl.training.journal import Journal, Mark, Progress
-from plmctl.training.memory import is_out_of_memory
+from plmctl.training.out_of_memory import is_out_of_memory
 
 # --- The state of a run, in memory and in a checkpoint's files ---
 

@@ -26,7 +26,7 @@ from functools import lru_cache
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import Queue
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -41,12 +41,8 @@ from plmctl.models.base import Examples, StoreExamples
 from plmctl.models.batch import Batch, Rows
 from plmctl.models.network import Network
 from plmctl.training.journal import Progress
-from plmctl.training.schedule import Sizes, constant
+from plmctl.training.plan import Phase, Plan, Slicing, Stretch
 from plmctl.training.shapes import fixed
-
-if TYPE_CHECKING:
-    from plmctl.training.loop import Plan
-
 
 # --- How a step is cut up ---
 
@@ -56,78 +52,6 @@ _AUTO_TOKENS = {"cpu": 8_192, "cuda": 65_536, "mps": 16_384}
 
 _SCORED_ROWS = 32
 """Streams for scoring a text, so that the size of micro-batches changes no metric."""
-
-
-@dataclass(frozen=True)
-class Slicing:
-    """How the samples of a step are cut up.
-
-    Attributes:
-        batch_size: Samples per step, at its full size.
-        micro_batch_size: Samples per forward, at most.
-        rank: The rank of this process.
-        world: Number of processes.
-        growth: Samples of each step while the batch grows; None: always ``batch_size``.
-        lengths: [N] of each sample, to group similar lengths in a step; not with ``growth``.
-        width: Padded length of rows, for few shapes (``shapes.fixed``); None: as they are.
-    """
-
-    batch_size: int
-    micro_batch_size: int
-    rank: int = 0
-    world: int = 1
-    growth: Sizes | None = None
-    lengths: Ints | None = None
-    width: int | None = None
-
-    @property
-    def sizes(self) -> Sizes:
-        """Samples of every step."""
-        return self.growth or constant(self.batch_size)
-
-    def mine(self, samples: Ints) -> list[Ints]:
-        """This process's micro-batches of a step's samples, at least one, none empty.
-
-        Args:
-            samples: [N] or [..., N]; the last axis is cut. N >= world.
-        """
-        share = _split(samples, self.world)[self.rank]
-        return _split(share, max(1, -(-share.shape[-1] // self.micro_batch_size)))
-
-    def shaped(self, batch: Batch) -> Batch:
-        """A micro-batch, padded to one of few shapes if ``width`` is set."""
-        return batch if self.width is None else fixed(batch, self.width)
-
-
-def _split(samples: Ints, parts: int) -> list[Ints]:
-    """The samples [..., N] in equal parts; NumPy takes 20 microseconds to make one part."""
-    return [samples] if parts == 1 else np.array_split(samples, parts, axis=-1)
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Steps with the same sequence length."""
-
-    examples: Examples
-    steps: int
-    slicing: Slicing
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """The place of a phase in its run.
-
-    Attributes:
-        first: Steps before it.
-        total: Steps of the run.
-    """
-
-    first: int
-    total: int
-
-    def done(self, index: int) -> float:
-        """How much of the run is done at a step of the phase: 0 at the first, 1 at the last."""
-        return (self.first + index) / max(self.total - 1, 1)
 
 
 def auto_micro_batch(configured: int | str, rows: int, seq_len: int, device: str) -> int:
@@ -473,7 +397,8 @@ class StepBatches:
         source = self.source(index)
         if source.streamed:
             return list(_rows(source, self._slicing, self.examples(index), index))
-        return [self._slicing.shaped(b) for b in _collate(source, self.pieces(index))]
+        batches, width = _collate(source, self.pieces(index)), self._slicing.width
+        return list(batches) if width is None else [fixed(batch, width) for batch in batches]
 
     def source(self, index: int) -> Examples:
         """What makes the examples of a step."""

@@ -19,12 +19,11 @@ from torch import Tensor, nn
 
 from plmctl.models.network import Network
 from plmctl.models.parameters import layer_stacks
-from plmctl.models.sharding import is_split
+from plmctl.models.sharding import is_sharded
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-    from plmctl.training.engine import Engine
+    from torch.distributed import ProcessGroup
 
 
 # --- Sums over processes ---
@@ -50,13 +49,15 @@ def summed(accelerator: Accelerator, numbers: list[float]) -> list[float]:
     return each.cpu().view(torch.float64).view(-1, len(numbers)).sum(0).tolist()
 
 
-def summed_facts(engine: Engine, facts: list[int]) -> list[int]:
-    """The sums over processes of numbers on the host; they wait for no GPU."""
-    if engine.hosts is None:
-        sums: list[int] = reduce(engine.accelerator, torch.tensor(facts)).tolist()
+def summed_facts(
+    hosts: ProcessGroup | None, accelerator: Accelerator, facts: list[int]
+) -> list[int]:
+    """The sums over processes of numbers on the host; with ``hosts`` they wait for no GPU."""
+    if hosts is None:
+        sums: list[int] = reduce(accelerator, torch.tensor(facts)).tolist()
         return sums
     values = torch.tensor(facts)
-    torch.distributed.all_reduce(values, group=engine.hosts)
+    torch.distributed.all_reduce(values, group=hosts)
     return values.tolist()
 
 
@@ -90,11 +91,6 @@ def shard(network: Network, device: torch.device, processes: int) -> None:
         for unit, after in pairwise(units):
             unit.set_modules_to_forward_prefetch([after])
     fully_shard(network, mesh=mesh)
-
-
-def is_sharded(network: nn.Module) -> bool:
-    """Whether its weights are sharded."""
-    return is_split(next(network.parameters()))
 
 
 def forgets_forwards() -> bool:

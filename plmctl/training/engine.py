@@ -28,10 +28,11 @@ from plmctl.files import read_json
 from plmctl.models.fast import apply_fast_paths, checkpoint_activations, set_up_compiler
 from plmctl.models.network import Network
 from plmctl.models.parameters import layer_stacks
+from plmctl.models.sharding import is_sharded
 from plmctl.optimizers.base import get_optimizer
 from plmctl.training.average import Average, Averaging
 from plmctl.training.checkpoint import Trained
-from plmctl.training.distributed import is_sharded, shard
+from plmctl.training.distributed import shard
 from plmctl.training.peers import Peers
 
 # --- The engine ---

@@ -321,10 +321,6 @@ class Journal:
         for message in self._trackers.close():
             self.warn(message)
 
-    def expect(self, total_steps: int) -> None:
-        """Set the steps of the whole run, if they were unknown before."""
-        self._display.expect(total_steps)
-
     def begin(self, step: int, mark: Mark | None = None, *, validated: int = 0) -> None:
         """Start, or continue after ``step``: records of later steps are removed.
 
@@ -373,7 +369,7 @@ class Journal:
         """Write one line of metrics.jsonl at once; nan and inf become null."""
         if self._quiet:
             return
-        line = self._append(_METRICS, record)
+        line = _append(self._run / _METRICS, record)
         self._lines += 1
         self._size += len(line)
         self._hash.update(line)
@@ -384,13 +380,12 @@ class Journal:
     def sample(self, step: int, samples: Mapping[str, object]) -> None:
         """Write one line of samples.jsonl: texts of the network after ``step`` updates."""
         if not self._quiet:
-            self._append(_SAMPLES, {"step": step, **samples})
+            _append(self._run / _SAMPLES, {"step": step, **samples})
 
     def event(self, name: str, **fields: Value) -> None:
         """Write one line of events: started, resumed, saved ..."""
         if not self._quiet:
-            now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            self._append("events", {"time": now, "event": name, **fields})
+            append_event(self._run, name, **fields)
 
     def tick(self, step: int, loss: float | None, saves_at: int | None = None) -> None:
         """Show that a step is done: the last known loss, the step of the next checkpoint."""
@@ -419,12 +414,19 @@ class Journal:
             if not self._quiet and path.is_file():
                 sync(path)
 
-    def _append(self, name: str, record: Mapping[str, object]) -> bytes:
-        line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False).encode() + NEWLINE
-        # Opened for each line (30 microseconds), so that a folder that was moved is noticed.
-        with writing(self._run / name) as path, path.open("ab") as file:
-            file.write(line)
-        return line
+
+def append_event(run: Path, name: str, **fields: Value) -> None:
+    """Write one line of the events of a run folder."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    _append(run / "events", {"time": now, "event": name, **fields})
+
+
+def _append(file: Path, record: Mapping[str, object]) -> bytes:
+    line = json.dumps(_plain(record), ensure_ascii=False, allow_nan=False).encode() + NEWLINE
+    # Opened for each line (30 microseconds), so that a folder that was moved is noticed.
+    with writing(file) as path, path.open("ab") as opened:
+        opened.write(line)
+    return line
 
 
 def _plain(value: Any) -> Any:

@@ -16,11 +16,10 @@ synchronised, the run stops with the weights from before that step, as if every 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 import torch.distributed
@@ -30,7 +29,7 @@ from plmctl.errors import PlmError, Preempted
 from plmctl.examples.keys import fold, stream
 from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
-from plmctl.models.sharding import gathered
+from plmctl.models.sharding import gathered, is_sharded
 from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.startup import search_garbage_as_usual
 from plmctl.training.checkpoint import (
@@ -41,159 +40,14 @@ from plmctl.training.checkpoint import (
     journal_of,
     restore,
 )
-from plmctl.training.data import Phase, StepLoader, Stretch
-from plmctl.training.distributed import is_sharded, reduce, summed_facts
+from plmctl.training.data import StepLoader
+from plmctl.training.distributed import reduce, summed_facts
 from plmctl.training.engine import Engine, has_other_bits
 from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
-from plmctl.training.memory import is_out_of_memory, most_examples, release_memory, smaller
-from plmctl.training.peers import COMPILING, COMPUTING, LOADING, SAVING, VALIDATING
-
-# --- The settings, and the rule that accepts or rejects a step ---
-#
-# The verdict on a step depends on the step and on the losses before it, which a checkpoint has: a
-# resumed run decides as an uninterrupted one.
-
-
-Verdict = Literal["good", "stop", "skip", "rollback"]
-
-_MIN_LOSSES = 16  # before any loss is called a spike
-
-
-@dataclass(frozen=True)
-class Guard:
-    """What to do with a failed step.
-
-    Attributes:
-        nonfinite: If its loss or gradient is not finite.
-        spike: A loss over this many times the median of the last losses is a spike; None: none is.
-        on_spike: If its loss is a spike.
-        patience: Skipped steps in a row, or rollbacks in all, after which the run stops.
-    """
-
-    nonfinite: Literal["stop", "skip"] = "stop"
-    spike: float | None = None
-    on_spike: Literal["stop", "skip", "rollback"] = "rollback"
-    patience: int = 10
-
-    def verdict(self, done: Update, progress: Progress, *, scaled: bool) -> tuple[Verdict, str]:
-        """What to do with a step whose gradient is computed and not yet applied, and why.
-
-        Args:
-            progress: Before it.
-            scaled: fp16: the gradient scaler handles an infinite gradient: it skips the update and
-                halves its scale.
-        """
-        reason, verdict = "", "good"
-        if not math.isfinite(done.loss):
-            reason, verdict = "the loss is not finite", self.nonfinite
-        elif not math.isfinite(done.grad_norm) and not scaled:
-            reason, verdict = "the gradient is not finite", self.nonfinite
-        elif self._is_spike(done.loss, progress.recent):
-            median = statistics.median(progress.recent)
-            reason = f"the loss is {done.loss:.4g}, the median of the last ones {median:.4g}"
-            verdict = self.on_spike
-        if verdict == "skip" and progress.skipped >= self.patience:
-            return "stop", f"{reason}, after {progress.skipped} skipped steps in a row"
-        if verdict == "rollback" and progress.rollbacks >= self.patience:
-            return "stop", f"{reason}, after {progress.rollbacks} rollbacks"
-        return verdict, reason  # type: ignore[return-value]  # a member of either literal
-
-    def _is_spike(self, loss: float, recent: tuple[float, ...]) -> bool:
-        if self.spike is None or len(recent) < _MIN_LOSSES:
-            return False
-        return loss > self.spike * statistics.median(recent)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The steps of a run, and what happens after which of them.
-
-    Attributes:
-        phases: In order.
-        seed: Decides the order of the examples and every draw of dropout.
-        learning_rate: The learning rate of an update, by its number from 0.
-        clip: Largest global norm of the gradient, or None.
-        log_every: In steps, as the next two; the last step is always logged, validated and saved.
-        validate_every: None: at the end only.
-        save_every: Between checkpoints.
-        workers: Processes that prepare batches; 0: the loop makes them.
-        until: Save and stop after this step; None: continue to the end.
-        guard: What to do with a failed step.
-        save_best: Also save when the validation loss is the lowest so far.
-        async_save: Whether the loop continues while a checkpoint is written.
-        auto_micro_batch: Whether micro-batches are halved if they do not fit in memory.
-        save_at: Further steps with a checkpoint.
-        words: Words seen after a number of steps; None: unknown.
-    """
-
-    phases: tuple[Phase, ...]
-    seed: int
-    learning_rate: Callable[[int], float]
-    clip: float | None
-    log_every: int
-    validate_every: int | None
-    save_every: int
-    workers: int = 0
-    until: int | None = None
-    guard: Guard = field(default_factory=Guard)
-    save_best: bool = False
-    async_save: bool = False
-    auto_micro_batch: bool = False
-    save_at: frozenset[int] = frozenset()
-    words: Callable[[int], int] | None = None
-
-    @property
-    def last_step(self) -> int:
-        """The step after which this process stops."""
-        return self.steps if self.until is None else min(self.until, self.steps)
-
-    @property
-    def steps(self) -> int:
-        """Updates in the whole run."""
-        return sum(phase.steps for phase in self.phases)
-
-    def due(self, every: int | None, done: int) -> bool:
-        """Whether something is due after ``done`` updates."""
-        return done == self.steps or (every is not None and done % every == 0)
-
-    def save_due(self, done: int, best: tuple[float, int] | None) -> bool:
-        """Whether a checkpoint is due after ``done`` updates; ``best``: loss and step."""
-        improved = self.save_best and best is not None and best[1] == done
-        scheduled = done in self.save_at or self.due(self.save_every, done)
-        return improved or done == self.last_step or scheduled
-
-    def next_save(self, done: int) -> int:
-        """The step of the next checkpoint that is planned, when ``done`` updates are done."""
-        scheduled = (done // self.save_every + 1) * self.save_every
-        others = (step for step in self.save_at if step > done)
-        return min(scheduled, self.last_step, *others)
-
-    def words_at(self, done: int) -> dict[str, int]:
-        """The log key of the words seen after ``done`` updates; empty if they are unknown."""
-        return {} if self.words is None else {"words": self.words(done)}
-
-    def samples(self, step: int) -> int:
-        """Samples of an update, by its number from 0."""
-        _, phase, within = next(self.remaining(step))
-        return phase.slicing.sizes.of(within)
-
-    def stretch(self, phase: int) -> Stretch:
-        """The place of a phase, by its number, in the run."""
-        return Stretch(sum(before.steps for before in self.phases[:phase]), self.steps)
-
-    def phase_of(self, done: int) -> int:
-        """The number of the phase of the last of ``done`` updates; of 0: the first phase."""
-        number, _, _ = next(self.remaining(done - 1))
-        return number
-
-    def remaining(self, done: int) -> Iterator[tuple[int, Phase, int]]:
-        """Each phase that is not over: its number, the phase, and the first step left in it."""
-        before = 0
-        for number, phase in enumerate(self.phases):
-            if done < before + phase.steps:
-                yield number, phase, max(0, done - before)
-            before += phase.steps
-
+from plmctl.training.judge import COMPILING, COMPUTING, LOADING, SAVING, VALIDATING
+from plmctl.training.memory import most_examples, smaller
+from plmctl.training.out_of_memory import is_out_of_memory, release_memory
+from plmctl.training.plan import Plan, Verdict
 
 # --- What a run consists of ---
 
@@ -295,9 +149,9 @@ def train(
         peers, started = engine.peers, set[int]()  # phases
         while progress.step < plan.last_step and not run.is_over(progress):
             # The examples are a pure function of (seed, step).
-            peers.mark(LOADING, progress.step + 1)
+            peers.doing(LOADING, progress.step + 1)
             phase_number, phase, micro_batches = loader.next_step(progress)
-            peers.mark(COMPUTING if phase_number in started else COMPILING, progress.step + 1)
+            peers.doing(COMPUTING if phase_number in started else COMPILING, progress.step + 1)
             started.add(phase_number)
             learning_rate = plan.learning_rate(progress.step)
             for group in engine.optimizer.param_groups:
@@ -403,7 +257,7 @@ def compute_gradient(
     facts = [sum(count[term] for count in counts) for term in examples.loss_terms]
     facts += [sum(batch.tokens for batch in micro_batches)]
     facts += [sum(batch.padded_tokens for batch in micro_batches), int(stopping)]
-    *targets, tokens, padded_tokens, stops = summed_facts(engine, facts)
+    *targets, tokens, padded_tokens, stops = summed_facts(engine.hosts, accelerator, facts)
     num_targets = dict(zip(examples.loss_terms, (max(count, 1) for count in targets), strict=True))
     weights = dict(examples.weights)
 
@@ -437,7 +291,7 @@ def _most_forwards(engine: Engine, mine: int) -> int:
     """The largest number of forwards of any process; called before the first forward."""
     each = [0] * engine.accelerator.num_processes
     each[engine.accelerator.process_index] = mine
-    return max(summed_facts(engine, each))
+    return max(summed_facts(engine.hosts, engine.accelerator, each))
 
 
 def apply(engine: Engine) -> None:
@@ -549,7 +403,7 @@ def _validate(run: Run, progress: Progress, stop: StopRequest) -> Progress:
         Preempted: A process was asked to stop meanwhile; a checkpoint was saved.
     """
     try:
-        run.engine.peers.mark(VALIDATING, progress.step)
+        run.engine.peers.doing(VALIDATING, progress.step)
         with run.engine.averaged(progress.step):
             scores = run.validate(progress.step, stop=stop)
             samples = {} if run.sample is None else run.sample()
@@ -599,7 +453,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
 
 def _save(run: Run, progress: Progress) -> None:
     """Save from the main process, with the recurrent state and the weights of all processes."""
-    run.engine.peers.mark(SAVING, progress.step)
+    run.engine.peers.doing(SAVING, progress.step)
     trained = run.engine.trained()
     trained.recurrent_state.share(lambda rows: reduce(run.engine.accelerator, rows))
     if run.engine.accelerator.is_main_process or is_sharded(trained.network):
@@ -609,7 +463,7 @@ def _save(run: Run, progress: Progress) -> None:
 
 def _wait_for_save(run: Run) -> None:
     """Wait in all processes until the last checkpoint is on the disk."""
-    run.engine.peers.mark(SAVING)
+    run.engine.peers.doing(SAVING)
     run.saver.wait()
     run.engine.accelerator.wait_for_everyone()
 

@@ -5,7 +5,6 @@ The size of micro-batches changes nothing but the order of sums and the draws of
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,8 +16,13 @@ import torch
 
 from plmctl.errors import PlmError
 from plmctl.examples.keys import fold
+from plmctl.files import write_atomically, writing
+from plmctl.models.sharding import is_sharded
+from plmctl.run.display import say
 from plmctl.training.data import StepBatches
-from plmctl.training.distributed import is_sharded, reduce
+from plmctl.training.distributed import reduce
+from plmctl.training.journal import append_event
+from plmctl.training.out_of_memory import is_out_of_memory, release_memory
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -26,45 +30,9 @@ if TYPE_CHECKING:
     from plmctl.models.base import Examples
     from plmctl.models.batch import Batch
     from plmctl.models.network import Network
-    from plmctl.training.data import Phase
     from plmctl.training.engine import Engine
-    from plmctl.training.journal import Journal, Progress
-    from plmctl.training.loop import Plan
-
-
-# --- Running out of memory ---
-
-
-_NO_MEMORY = (
-    "out of memory",  # CUDA, HIP and Triton, NCCL with a last error of CUDA, Apple's GPUs
-    "alloc_failed",  # CUBLAS_STATUS_ALLOC_FAILED; cuDNN, cuSOLVER, cuFFT and hipBLAS have the like
-    "defaultcpuallocator",
-    "can't allocate memory",
-    "not enough memory",  # Windows
-    "bad_alloc",
-)
-"""What libraries say, in small letters. PyTorch's allocator has a class of error; what a handle, a
-kernel or a communicator allocates past it is an error of its library, in words."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device, or the CPU's allocator, has no memory left.
-
-    cuDNN's NOT_SUPPORTED and INTERNAL_ERROR can have that cause too, and others: they are not.
-    """
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    text = str(error).lower() if isinstance(error, RuntimeError) else ""
-    return any(words in text for words in _NO_MEMORY)
-
-
-def release_memory() -> None:
-    """Free the memory of a step that did not fit."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    elif torch.backends.mps.is_available():
-        torch.mps.empty_cache()
+    from plmctl.training.journal import Progress
+    from plmctl.training.plan import Phase, Plan
 
 
 # --- The automatic micro-batch size ---
@@ -189,7 +157,7 @@ def too_large(engine: Engine, plan: Plan) -> int | None:
     return None if trial(engine, batch, phase) else phase.slicing.micro_batch_size
 
 
-def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:
+def fitted(engine: Engine, plan: Plan, folder: Path) -> Plan:
     """The plan with the largest micro-batches that fit, if their size is automatic.
 
     They are searched for once per run, on a GPU, and saved in ``micro_batches.json`` for when the
@@ -199,7 +167,7 @@ def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:
     Args:
         engine: Network and optimizer at the start of training.
         plan: With a first guess of its micro-batches.
-        journal: Records the sizes.
+        folder: The run folder.
     """
     if not plan.auto_micro_batch or engine.accelerator.device.type != "cuda":
         return plan
@@ -211,10 +179,12 @@ def fitted(engine: Engine, plan: Plan, journal: Journal, folder: Path) -> Plan:
     sizes = _known(engine, folder / FOUND, where, len(plan.phases))
     if sizes is None:
         sizes = search(engine, plan)
-        journal.keep(FOUND, {**where, "micro_batch_sizes": list(sizes)})
         text = ", ".join(map(str, sizes))
-        journal.event("micro_batches", sizes=text)
-        journal.warn(f"micro-batches of {text} (the most that fit in memory)")
+        if engine.accelerator.is_main_process:
+            with writing(folder / FOUND) as path:
+                write_atomically(path, json.dumps({**where, "micro_batch_sizes": list(sizes)}))
+            append_event(folder, "micro_batches", sizes=text)
+        say(f"micro-batches of {text} (the most that fit in memory)")
     return cut(plan, sizes)
 
 

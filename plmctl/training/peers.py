@@ -1,12 +1,10 @@
 """The processes of a run: they meet, compare what must agree, and notice when one is lost or stuck.
 
-The main thread of each process says what it does (``Peers.mark``), which costs an assignment. One
-thread counts for how long it has done that. With several processes, a second one reports it to the
-others every few seconds, through the store by which PyTorch's processes find each other. If nobody
-makes progress for longer than the time limit, each process says whom it waited for, prints the
-stacks of its threads, and exits.
-
-Times are counted in ticks of a thread, so that a machine that slept is not late.
+The main thread of each process says what it does (``Peers.doing``), which costs an assignment. One
+thread counts for how long it has done that, and asks ``judge``. With several processes, a second
+one reports it to the others every few seconds, through the store by which PyTorch's processes find
+each other. If nobody makes progress for longer than the time limit, each process says whom it
+waited for, prints the stacks of its threads, and exits.
 """
 
 from __future__ import annotations
@@ -24,15 +22,34 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from plmctl.errors import PlmError, Preempted
 from plmctl.run.launch import descendants, is_worker
 from plmctl.run.stop import ignore_launcher
+from plmctl.training.judge import (
+    BEFORE_LOOP,
+    LOADING,
+    PREPARING,
+    REST,
+    STARTING,
+    Observation,
+    Peer,
+    Report,
+    Stop,
+    Verdict,
+    Work,
+    at_step,
+    beat,
+    failure_of,
+    first_few,
+    judge,
+    message,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -40,94 +57,38 @@ if TYPE_CHECKING:
     from plmctl.config.sections import LaunchConfig
 
 
-# --- What a process does ---
-
-
-class Work(NamedTuple):
-    """What a process does, and how many time limits that may take without progress."""
-
-    name: str
-    limits: float
-
-
-STARTING = Work("meeting the other processes", math.inf)
-PREPARING = Work("preparing the text", math.inf)
-CONNECTING = Work("connecting to the other processes", 1)
-BUILDING = Work("building the network", 6)
-LOADING = Work("waiting for the batch", 1)
-COMPUTING = Work("computing", 1)
-COMPILING = Work("computing, for the first time", 6)
-VALIDATING = Work("validating", 6)
-SCORING = Work("computing the metrics", math.inf)
-SAVING = Work("saving", 6)
-FINISHING = Work("finishing", math.inf)
-
-
-_BEFORE = (STARTING, PREPARING, CONNECTING, BUILDING)  # the loop
-
-
-@dataclass
-class _Peer:
-    """What is known of another process.
-
-    Attributes:
-        host: The name of its machine.
-        report: Its last report: number, work, step, seconds, late.
-        unheard: Seconds since a new report came.
-    """
-
-    host: str = "an unknown machine"
-    report: tuple[int, str, int | None, float, bool] = (0, "starting", None, 0.0, False)
-    unheard: float = 0.0
-
-    def __str__(self) -> str:
-        _, work, step, seconds, _ = self.report
-        return f"{_described(work, step)} for {seconds:.0f} s"
-
-
-def _described(work: str, step: int | None) -> str:
-    return work if step is None else f"{work}, step {step}"
-
-
-# --- The processes ---
-
-
 T = TypeVar("T")
 
 Record = Callable[[str, int], None]
 """From a message and an exit code to the run folder."""
 
-_BUSY = 0.05  # CPUs: processes that use less than this are not making a batch
 
-_REST = 5.0  # seconds for a process to report the failure of another by itself
-
-
-@dataclass
 class Peers:
     """The processes of a run. As a context, it watches for one that is lost or stuck.
 
     Without a store there is one process. Outside of the context nothing is watched.
 
-    Attributes:
+    Args:
         timeout: Seconds without progress, after which the run ends; less two reports of them.
         rank: The number of this process.
         world: How many there are.
+
+    Attributes:
         store: Where they leave messages; for the main thread.
     """
 
-    timeout: float = math.inf
-    rank: int = 0
-    world: int = 1
-    store: Store | None = None
-    _mark: tuple[Work, int | None] = (STARTING, None)
-    _over: threading.Event = field(default_factory=threading.Event)
-    _peers: dict[int, _Peer] = field(default_factory=dict)
-    _ticks: int = 0  # of the judge, since the last mark
-    _silence: int = 0  # of the judge, since the store last answered
-    _late: bool = False
-    _broken: bool = False  # a connection; the talk thread then looks at everybody
-    _stop: dict[str, Any] | None = None
-    _record: Record | None = None
+    def __init__(self, timeout: float = math.inf, rank: int = 0, world: int = 1) -> None:
+        self.timeout, self.rank, self.world = timeout, rank, world
+        self.store: Store | None = None
+        self._doing: tuple[Work, int | None] = (STARTING, None)  # by the main thread
+        self._seen = Observation(timeout, STARTING)  # by the watching thread, with its verdict
+        self._verdict = Verdict.FINE
+        self._others: dict[int, Peer] = {}  # by the talking thread, with the rest
+        self._answered = threading.Event()  # the store did, since the watching thread looked
+        self._silence = 0.0  # seconds since then
+        self._stop: Stop | None = None
+        self._over, self._broken = threading.Event(), False  # a connection is
+        self._record: Record | None = None
 
     # --- Meeting ---
 
@@ -147,7 +108,7 @@ class Peers:
         if peers.on_several_machines:
             _choose_interface()
         peers.store = _connected(rank, world, timeout)
-        peers._peers = {other: _Peer() for other in range(world) if other != rank}
+        peers._others = {other: Peer() for other in range(world) if other != rank}
         peers._refuse_double()
         return peers
 
@@ -186,7 +147,7 @@ class Peers:
         self.store.set(f"{name}/{self.rank}", json.dumps(facts))
         everybody = [self.wait_for(name, other) for other in range(self.world)]
         # Process 0, or the launcher of its machine, has the store, and may be about to end.
-        read, deadline = self.store.add(f"{name}/read", 1), time.monotonic() + _REST
+        read, deadline = self.store.add(f"{name}/read", 1), time.monotonic() + REST
         while self.rank == 0 and read < self.world and time.monotonic() < deadline:
             time.sleep(0.05)
             read = self.store.add(f"{name}/read", 0)
@@ -194,11 +155,11 @@ class Peers:
 
     def wait_for(self, name: str, rank: int) -> dict[str, Any]:
         """The facts of a process, once it has them."""
-        while (facts := self.look(name, rank)) is None:
+        while (facts := self.facts_of(name, rank)) is None:
             time.sleep(0.05)
         return facts
 
-    def look(self, name: str, rank: int) -> dict[str, Any] | None:
+    def facts_of(self, name: str, rank: int) -> dict[str, Any] | None:
         """The facts of a process; None: it does not have them yet."""
         assert self.store is not None
         key = f"{name}/{rank}"
@@ -207,27 +168,27 @@ class Peers:
         facts: dict[str, Any] = json.loads(self.store.get(key))
         return facts
 
-    # --- Marks of the main thread ---
+    # --- What the main thread does ---
 
-    def mark(self, work: Work, step: int | None = None) -> None:
+    def doing(self, work: Work, step: int | None = None) -> None:
         """Say what the main thread does now; each call is progress."""
-        self._mark = work, step
+        self._doing = work, step
 
     def progress(self) -> None:
-        """Say that the work of the last mark made progress."""
-        work, step = self._mark
-        self._mark = work, step
+        """Say that the work made progress."""
+        work, step = self._doing
+        self._doing = work, step
 
-    def marked(self, work: Work, items: Iterable[T]) -> Iterator[T]:
+    def doing_each(self, work: Work, items: Iterable[T]) -> Iterator[T]:
         """The items; each is progress."""
         for item in items:
-            self._mark = work, None
+            self._doing = work, None
             yield item
 
     # --- Watching ---
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._judge, daemon=True, name="watch").start()
+        threading.Thread(target=self._watch, daemon=True, name="watch").start()
         if self.store is not None:
             store = self.store.clone()  # type: ignore[attr-defined]
             threading.Thread(target=self._talk, args=(store,), daemon=True, name="talk").start()
@@ -240,15 +201,14 @@ class Peers:
         trace: TracebackType | None,
     ) -> None:
         # Once the loop runs, all processes stop together.
-        together = self._mark[0] not in _BEFORE and isinstance(value, Preempted)
+        together = self._doing[0] not in BEFORE_LOOP and isinstance(value, Preempted)
         if self.store is None or value is None or together or isinstance(value, KeyboardInterrupt):
             self._over.set()
             return
         if _is_lost_connection(value):
             raise self._lost(value) from value
         text = str(value) if isinstance(value, PlmError) else repr(value)
-        code = value.exit_code if isinstance(value, PlmError) else 1
-        self._tell({"text": text, "code": code})
+        self._tell(text, value.exit_code if isinstance(value, PlmError) else 1)
         self._over.set()
 
     @contextmanager
@@ -279,182 +239,108 @@ class Peers:
         """When PyTorch itself ends a collective operation, should nothing else have done so."""
         return timedelta(seconds=min(max(6 * self.timeout, 3600.0), 86_400.0))
 
-    @property
-    def _tick(self) -> float:
-        return min(1.0, self.timeout / 20)
-
-    @property
-    def _beat(self) -> float:
-        return min(2.0, self.timeout / 10)
-
-    def _judge(self) -> None:
-        """Count for how long the main thread does the same; a thread."""
-        seen, busy_at, rest = self._mark, 0.0, min(_REST, self.timeout / 2)
-        while not self._over.wait(self._tick):
-            self._silence += 1
-            mark, self._ticks = self._mark, self._ticks + 1
-            if mark is not seen:
-                seen, self._ticks, self._late = mark, 0, False
-                busy_at = 0.0
-            work = mark[0]
-            if self._stop is not None:
-                rest -= self._tick
-                if self._stop.get("stuck") or rest < 0:
-                    self._end_with_others()
-                continue  # this process may be about to fail in the same way
-            limit = work.limits * self.timeout - 2 * self._beat
-            if not self._late and self._ticks * self._tick > limit:
-                # A batch that takes long to make is not stuck: its processes compute.
-                busy = _cpu_seconds() if work is LOADING else 0.0
-                if busy - busy_at > _BUSY * limit:
-                    self._ticks, busy_at = 0, busy
-                    continue
-                self._late = work is LOADING or self.store is not None
-            elif work is LOADING and self._ticks == 1:
-                busy_at = _cpu_seconds()
-            if self.store is None:
-                if self._late:
-                    self._give_up()
-            elif (self._late and not self._somebody_works()) or self._waits_for_lost():
+    def _watch(self) -> None:
+        """Count for how long the main thread does the same, and act on the verdict; a thread."""
+        tick = min(1.0, self.timeout / 20)  # counted, so that a machine that slept is not late
+        doing, seconds, busy_before, since_stop = self._doing, 0.0, 0.0, 0.0
+        while not self._over.wait(tick):
+            now = self._doing
+            seconds = seconds + tick if now is doing else 0.0
+            since_stop += tick if self._stop is not None else 0.0
+            self._silence = 0.0 if self._answered.is_set() else self._silence + tick
+            self._answered.clear()
+            if now is not doing and now[0] is LOADING:
+                busy_before = _cpu_seconds()
+            doing = now
+            seen = Observation(
+                self.timeout, *now, seconds, 0.0, self._heard(), self._stop, since_stop
+            )
+            if now[0] is LOADING and seconds > seen.limit:
+                seen = replace(seen, busy=_cpu_seconds() - busy_before)
+            self._seen, self._verdict = seen, judge(seen)
+            if self._verdict is Verdict.BUSY:
+                seconds, busy_before = 0.0, busy_before + seen.busy
+            elif self._verdict in (Verdict.NO_BATCH, Verdict.LOST, Verdict.STUCK):
                 self._give_up()
+            elif self._verdict is Verdict.ENDED:
+                self._end_with_others()
 
-    def _unheard(self, peer: _Peer) -> float:
-        return peer.unheard + self._silence * self._tick
-
-    def _is_lost(self, peer: _Peer) -> bool:
-        return self._unheard(peer) > max(4 * self._beat, 0.5 * self.timeout)
-
-    def _somebody_works(self) -> bool:
-        return any(not p.report[4] and not self._is_lost(p) for p in self._peers.values())
-
-    def _waits_for_lost(self) -> bool:
-        """Whether this process made no progress, and one is lost: more time would not help."""
-        waits = self._ticks * self._tick > self.timeout - 2 * self._beat
-        last = self._mark[0] is FINISHING  # then others may have ended
-        return waits and not last and any(map(self._is_lost, self._peers.values()))
+    def _heard(self) -> dict[int, Peer]:
+        """The other processes now: of those that the store is silent about, nothing is heard."""
+        others = self._others.items()
+        return {r: one._replace(unheard=one.unheard + self._silence) for r, one in others}
 
     def _talk(self, store: Store) -> None:
         """Report to the other processes, and read their reports; a thread, which may block."""
-        number = 0
-        hosts: set[int] = set()
+        number, pause = 0, beat(self.timeout)
         try:
             while True:
                 number += 1
-                work, step = self._mark
-                report = number, work.name, step, self._ticks * self._tick, self._late
-                store.set(f"report/{self.rank}", json.dumps(report))
+                work, seconds = self._doing[0], self._seen.seconds
+                store.set(f"report/{self.rank}", json.dumps(self._report(number)))
                 if store.check(["stop"]):
-                    self._stop = json.loads(store.get("stop"))
+                    self._stop = Stop(*json.loads(store.get("stop")))
                 # Others matter while this process waits; now and then, for the last words of one.
-                waits = self._broken or work in (STARTING, PREPARING)
-                if waits or self._ticks * self._tick > 2 * self._beat or number % 5 == 0:
-                    for rank, peer in self._peers.items():
-                        if rank not in hosts and store.check([f"host/{rank}"]):
-                            peer.host = store.get(f"host/{rank}").decode()
-                            hosts.add(rank)
-                        self._read(store, rank, peer)
-                else:
-                    for peer in self._peers.values():
-                        peer.unheard = 0.0
-                self._silence = 0
-                if self._over.wait(self._beat):
+                waits = self._broken or work in (STARTING, PREPARING) or seconds > 2 * pause
+                for rank, (before, unheard) in self._others.items():
+                    key, report, looks = f"report/{rank}", before, waits or number % 5 == 0
+                    if looks and store.check([key]):
+                        report = Report(*json.loads(store.get(key)))
+                    silent = looks and report == before
+                    self._others[rank] = Peer(report, unheard + pause if silent else 0.0)
+                self._answered.set()
+                if self._over.wait(pause):
                     return
-        except RuntimeError:  # the store is gone; the judge counts for how long
+        except RuntimeError:  # the store is gone; the watching thread counts for how long
             return
 
-    def _read(self, store: Store, rank: int, peer: _Peer) -> None:
-        key = f"report/{rank}"
-        report = tuple(json.loads(store.get(key))) if store.check([key]) else peer.report
-        if report[0] != peer.report[0]:
-            peer.report, peer.unheard = report, 0.0
-        else:
-            peer.unheard += self._beat
+    def _report(self, number: int = 0) -> Report:
+        (work, step), late = self._doing, self._verdict is Verdict.LATE
+        return Report(number, socket.gethostname(), work.name, step, self._seen.seconds, late=late)
 
     # --- Ending ---
 
     def _give_up(self) -> None:
         """End this process, and by a message the others."""
-        text = self._verdict()
-        self._tell({"text": text, "code": 1, "stuck": True})
+        host, machines = socket.gethostname(), self.on_several_machines
+        text = message(self._verdict, self._seen, self.rank, host, machines=machines)
+        self._tell(text, 1, stuck=True)
         self._write_end(text, 1)
         self._show(text)
         if self.store is not None:
-            time.sleep(2 * self._beat)  # a launcher ends the others when the first one has ended
+            # A launcher ends the others when the first one has ended.
+            time.sleep(2 * beat(self.timeout))
         _exit(1)
 
     def _end_with_others(self) -> None:
         assert self._stop is not None
-        text, code = _failure_of(self._stop), int(self._stop["code"])
-        self._write_end(text, code)
-        if self._stop.get("stuck"):
+        text = failure_of(self._stop)
+        self._write_end(text, self._stop.code)
+        if self._stop.stuck:
             self._show(text)
-            time.sleep(self._beat)
+            time.sleep(beat(self.timeout))
         elif self.is_first_here:
             print(f"plmctl: {text}", file=sys.stderr, flush=True)
-        _exit(code)
+        _exit(self._stop.code)
 
     def _write_end(self, text: str, code: int) -> None:
         """Record how the run ends, in one process: the first that is not lost."""
-        before = (peer for rank, peer in self._peers.items() if rank < self.rank)
-        if self._record is not None and all(map(self._is_lost, before)):
+        lost = self._seen.lost()
+        if self._record is not None and all(rank in lost for rank in range(self.rank)):
             self._record(text, code)
 
     def _show(self, text: str) -> None:
         if self.is_first_here:
             print(f"plmctl: {text}", file=sys.stderr)
         name = f"process {self.rank} on {socket.gethostname()}" if self.store else "this process"
-        work, step = self._mark
-        print(f"\n{name}: {_described(work.name, step)}; its threads:", file=sys.stderr, flush=True)
+        print(f"\n{name}: {self._report().what}; its threads:", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(file=2)
 
-    def _verdict(self) -> str:
-        """Who is waited for, and what to do."""
-        step, since = self._mark[1], f"for {self.timeout:g} s (launch.timeout)"
-        where = " on every machine" if self.on_several_machines else ""
-        hint = (
-            f"the checkpoints are intact: run the same command again{where}; if nothing was wrong, "
-            "increase launch.timeout"
-        )
-        if self._mark[0] is CONNECTING:
-            hint = (
-                "check that no firewall is between the machines, and that GLOO_SOCKET_IFNAME or "
-                f"NCCL_SOCKET_IFNAME is the interface that connects them; then {hint}"
-            )
-        if self.store is None:
-            faults = [
-                f"no batch {since}, and the processes that make batches do nothing",
-                "compute.workers=0 works without them",
-            ]
-        elif lost := {rank: peer for rank, peer in self._peers.items() if self._is_lost(peer)}:
-            faults = [
-                f"process {rank} on {peer.host} is lost: nothing heard from it for "
-                f"{self._unheard(peer):.0f} s"
-                + (f"; the last was: {peer}" if peer.report[0] else "")
-                for rank, peer in lost.items()
-            ]
-        else:
-            own = _Peer(socket.gethostname(), self._own_report())
-            everybody = sorted({**self._peers, self.rank: own}.items())
-            # The others wait for it in a sum over all processes, which is part of computing.
-            stuck = [(r, peer) for r, peer in everybody if peer.report[1] != COMPUTING.name]
-            faults = [f"process {rank} on {peer.host} is stuck: {peer}" for rank, peer in stuck]
-            if not stuck:
-                faults = [f"no process makes progress {since}"]
-                faults += [f"process {rank} on {peer.host}: {peer}" for rank, peer in everybody]
-        shown = faults[:_SHOWN]
-        if len(faults) > _SHOWN:
-            shown.append(f"and {len(faults) - _SHOWN} more")
-        return ("" if step is None else f"step {step}: ") + "\n  ".join([*shown, hint])
-
-    def _own_report(self) -> tuple[int, str, int | None, float, bool]:
-        work, step = self._mark
-        return 0, work.name, step, self._ticks * self._tick, self._late
-
-    def _tell(self, stop: dict[str, Any]) -> None:
+    def _tell(self, text: str, code: int, *, stuck: bool = False) -> None:
         """Leave a message that ends the others, if the store answers."""
         if self.store is None:
             return
-        store, stop = self.store, {"rank": self.rank, "host": socket.gethostname(), **stop}
+        store, stop = self.store, Stop(self.rank, socket.gethostname(), text, code, stuck)
 
         def leave() -> None:
             try:
@@ -470,40 +356,30 @@ class Peers:
     def _lost(self, error: BaseException) -> PlmError:
         """The error for a connection to another process that broke."""
         ignore_launcher()
-        deadline, self._broken = time.monotonic() + 4 * self._beat, True
+        patience = 1.5 * beat(self.timeout)
+        deadline, self._broken = time.monotonic() + 4 * beat(self.timeout), True
         while self._stop is None and time.monotonic() < deadline:
             time.sleep(0.1)
         silent = [
-            f"process {rank} on {peer.host}"
-            for rank, peer in self._peers.items()
-            if self._unheard(peer) > 1.5 * self._beat
+            f"process {rank} on {report.host}"
+            for rank, (report, unheard) in self._heard().items()
+            if unheard > patience
         ]
-        if self._silence * self._tick > 1.5 * self._beat:  # machine 0 has the store
+        if self._silence > patience:  # machine 0 has the store
             silent = silent[: self.rank > 0]
         self._over.set()
         if self._stop is not None:
-            reported = PlmError(_failure_of(self._stop))
-            reported.exit_code = int(self._stop["code"])
+            reported = PlmError(failure_of(self._stop))
+            reported.exit_code = self._stop.code
             return reported
-        step, others = self._mark[1], ", ".join(silent[:_SHOWN])
-        several = self.on_several_machines
+        others, several = ", ".join(first_few(silent)), self.on_several_machines
         who = f"{others} is lost: the connection" if others else "the connection to another process"
         return PlmError(
-            f"{'' if step is None else f'step {step}: '}{who} broke: {str(error).splitlines()[0]}",
+            f"{at_step(self._doing[1])}{who} broke: {str(error).splitlines()[0]}",
             "see the messages of the other processes"
             f"{' and machines' if several else ''}; the checkpoints are intact: run the "
             f"same command again{' on every machine' if several else ''}",
         )
-
-
-_SHOWN = 4  # processes in a message
-
-
-def _failure_of(stop: Mapping[str, Any]) -> str:
-    if stop.get("stuck"):
-        return str(stop["text"])
-    ended = "was stopped" if stop["code"] == Preempted.exit_code else "failed"
-    return f"process {stop['rank']} on {stop['host']} {ended}: {stop['text']}"
 
 
 def _is_lost_connection(error: BaseException) -> bool:

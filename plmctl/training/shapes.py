@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from plmctl.models.batch import IGNORE, Batch, TargetList
+from plmctl.arrays import IGNORE
+from plmctl.models.batch import Batch, TargetList
 
 _LIST_BITS = 3
 _ROW_BITS, _ROW_MULTIPLE = 4, 8  # of a decoder's rows: 114 of span corruption become 120

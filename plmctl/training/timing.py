@@ -1,31 +1,22 @@
-"""The time of a few real steps on throwaway state, for a budget of time.
-
-Weights, optimizer, gradient scaler and recurrent state are afterwards as they were, bit for bit,
-and the examples of a step are a pure function of its number: a measured run is the same run.
-"""
+"""The time of a few real steps, for a budget of time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import torch
 
 from plmctl.errors import PlmError
 from plmctl.examples.keys import fold
 from plmctl.formatting import format_duration
-from plmctl.models.network import RecurrentState
-from plmctl.models.sharding import own_part
 from plmctl.training.data import StepBatches
 from plmctl.training.distributed import summed
 from plmctl.training.loop import apply, compute_gradient
 
 if TYPE_CHECKING:
     from plmctl.training.engine import Engine
-    from plmctl.training.loop import Plan
+    from plmctl.training.plan import Plan
 
 _COMPILED = (
     3  # steps in which a compiled network may still compile; the first also allocates memory
@@ -89,43 +80,11 @@ class Timing:
         return f"{self.source}: {self.parts}"
 
 
-@contextmanager
-def throwaway(engine: Engine) -> Iterator[None]:
-    """Inside, steps may change everything; afterwards a new run's state is as it was.
-
-    Only before the first update: the optimizer has no state yet. Its group settings are set by
-    the loop in every step.
-    """
-    trained = engine.trained()
-    assert not trained.optimizer.state
-    network = engine.bare
-    weights = list(trained.network.parameters())
-    before = [own_part(weight).detach().to("cpu", copy=True) for weight in weights]
-    rates = [group["lr"] for group in trained.optimizer.param_groups]
-    scaler = None if trained.scaler is None else trained.scaler.state_dict()
-    kept, network.recurrent_state = network.recurrent_state, RecurrentState()
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for weight, value in zip(weights, before, strict=True):
-                own_part(weight).copy_(value)
-        engine.optimizer.zero_grad()
-        trained.optimizer.state.clear()
-        for group, rate in zip(trained.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        if trained.scaler is not None and scaler is not None:
-            trained.scaler.load_state_dict(scaler)
-        if engine.found_nonfinite is not None:
-            engine.found_nonfinite.zero_()
-        network.recurrent_state = kept
-
-
 def time_steps(engine: Engine, plan: Plan, budget: float) -> tuple[float, ...]:
     """Seconds of a step of each phase at its full batch; called by all processes.
 
     Args:
-        engine: Network and optimizer, inside ``throwaway``.
+        engine: Network and optimizer, which are changed.
         plan: The phases; the numbers of their steps do not matter.
         budget: Seconds of the whole run, of which a small share is used.
 

@@ -88,7 +88,8 @@ def _padded(
     """Batches padded to ``--length``, and their tokens without padding."""
     from torch.nn.functional import pad
 
-    from plmctl.training.data import Slicing, StepBatches
+    from plmctl.training.data import StepBatches
+    from plmctl.training.plan import Slicing
 
     lengths = step.lengths() if grouped else None
     batches = StepBatches(step, Slicing(args.batch, args.batch, lengths=lengths), 1)

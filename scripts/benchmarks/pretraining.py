@@ -149,7 +149,8 @@ class _Closed:
 
 def batches_of(args: argparse.Namespace, step: Any, count: int) -> Iterator[Any]:
     """The batches that plmctl trains on, a step's in one piece."""
-    from plmctl.training.data import Slicing, StepBatches
+    from plmctl.training.data import StepBatches
+    from plmctl.training.plan import Slicing
 
     batches = StepBatches(step, Slicing(args.batch, args.batch), 1)
     for number in range(count):

@@ -23,9 +23,10 @@ def plmctl_steps(
     """
     from plmctl.config.sections import ComputeConfig, OptimConfig
     from plmctl.models.network import Network
-    from plmctl.training.data import Slicing, StepBatches, training_batches
+    from plmctl.training.data import StepBatches, training_batches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import apply, apply_if_finite, compute_gradient
+    from plmctl.training.plan import Slicing
 
     cuda = args.device == "cuda"
     compute = ComputeConfig(

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from plmctl.commands import pretrain
 from plmctl.commands.verify_resume import Child
 from plmctl.corpus.store import TokenStore
 from plmctl.evaluation.model import LoadedModel
 from plmctl.reporting import report
+from plmctl.run import pretraining
 from tests.conftest import Cli, made_once, run_main
 from tests.processes import forked, in_processes
 
@@ -33,13 +33,13 @@ def sentence(number: int) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def one_sample() -> Iterator[None]:
     """A validation writes one sample, not six: they take longer than a tiny training."""
-    all_of = pretrain.held_out_samples
+    all_of = pretraining.held_out_samples
 
     def one(model: LoadedModel, store: TokenStore, seed: int, objective: Any, count: int) -> dict:
         return all_of(model, store, seed, objective, min(count, 1))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretrain, "held_out_samples", one)
+        patch.setattr(pretraining, "held_out_samples", one)
         yield
 
 

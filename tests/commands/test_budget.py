@@ -150,6 +150,10 @@ def test_two_processes_have_the_same_steps(cli: Cli, tmp_path: Path) -> None:
     run_in_two(tmp_path, "pretrain", "both.yaml", "run=both", "data.store=both-store")
     assert json.loads(Path("both/budget.json").read_text())["steps"] == [7]
     assert records(Path("both"))[-1]["step"] == 7
+    write("timed-both.yaml", config("2m", max_words="600"))
+    run_in_two(tmp_path, "pretrain", "timed-both.yaml", "run=timed-both", "data.store=both-store")
+    (steps,) = json.loads(Path("timed-both/budget.json").read_text())["steps"]
+    assert records(Path("timed-both"))[-1]["step"] == steps
 
 
 def test_a_size_is_proposed(cli: Cli) -> None:

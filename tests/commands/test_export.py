@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from plmctl.commands import pretrain
+from plmctl.run.pretraining import Validation
 from tests.builders import json_lines
 from tests.commands.conftest import Cli, write
 from tests.commands.test_bad_input import refused
@@ -57,13 +57,13 @@ def test_the_average_of_the_weights_is_the_model(
 def test_the_last_step_is_validated_once(
     cli: Cli, pretrained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps, validate = [], pretrain._validate
+    steps, validate = [], Validation.__call__
 
-    def counted(engine: Any, config: Any, valid: Any, plan: Any, step: int, **options: Any) -> Any:
+    def counted(validation: Validation, step: int, **options: Any) -> Any:
         steps.append(step)
-        return validate(engine, config, valid, plan, step, **options)
+        return validate(validation, step, **options)
 
-    monkeypatch.setattr(pretrain, "_validate", counted)
+    monkeypatch.setattr(Validation, "__call__", counted)
     assert cli("pretrain", "bert.yaml", "run=once", "log.validate_every=3")[0] == 0
     assert steps == [3, 6]
     results = json.loads(Path("once/eval/valid.json").read_text())["results"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from plmctl.commands import pretrain
+from plmctl.run import pretraining
 from tests.builders import json_lines, stopping_at
 from tests.commands.conftest import Cli, pretrain_config, run_main, sentence, write
 
@@ -89,13 +89,13 @@ def test_an_interrupted_run_is_the_uninterrupted_one(
     """A run; the same stopped by SIGTERM and gone on with; the same in other micro-batches."""
     expected, cut = records(whole(name)), Path(f"cut-{name}")
     assert len(expected) == 9
-    planned = pretrain.make_plan
+    planned = pretraining.make_plan
 
     def stopping(*arguments: Any) -> Any:
         return stopping_at(4, planned(*arguments))
 
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "make_plan", stopping)
+        patch.setattr(pretraining, "make_plan", stopping)
         assert cli("pretrain", f"{name}.yaml", f"run={cut}")[0] == 75
     assert records(cut)[-1]["step"] == 5
     assert cli("pretrain", f"{name}.yaml", f"run={cut}", "--until=8")[0] == 75

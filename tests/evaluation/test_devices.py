@@ -17,9 +17,10 @@ from plmctl.measures.base import get_measure
 from plmctl.models.load import Start
 from plmctl.models.network import Network
 from plmctl.tasks.base import get_task
-from plmctl.training.data import Slicing, StepBatches
+from plmctl.training.data import StepBatches
 from plmctl.training.engine import make_engine
 from plmctl.training.loop import take_step
+from plmctl.training.plan import Slicing
 from tests.commands.conftest import corpus_text
 from tests.conftest import run_main
 from tests.devices import DEVICE, on_a_device

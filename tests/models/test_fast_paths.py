@@ -21,7 +21,8 @@ from plmctl.models.decoder import cache_parameter
 from plmctl.models.fast.required import require_attributes, require_parameters
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
-from plmctl.training.data import Slicing, StepBatches
+from plmctl.training.data import StepBatches
+from plmctl.training.plan import Slicing
 from tests.training.conftest import store as store
 from tests.training.test_checkpointed_activations import CASES, VOCAB, step_of
 

@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from plmctl.arrays import IGNORE
 from plmctl.corpus.store import TokenStore
 from plmctl.families.base import get_family
 from plmctl.models import losses as projection
-from plmctl.models.batch import IGNORE
 from plmctl.models.fast.attention import use_unread_masks
 from plmctl.models.losses import (
     Projection,
@@ -23,7 +23,8 @@ from plmctl.models.losses import (
     sums_with_penalty,
 )
 from plmctl.models.network import Network
-from plmctl.training.data import Slicing, StepBatches
+from plmctl.training.data import StepBatches
+from plmctl.training.plan import Slicing
 from tests.training.conftest import store as store
 from tests.training.test_checkpointed_activations import CASES, network_of, step_of
 

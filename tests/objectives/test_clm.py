@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plmctl.arrays import IGNORE
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
 from plmctl.models.base import Examples
-from plmctl.models.batch import IGNORE
 from plmctl.models.network import Network
 from plmctl.tokenization.load import Vocab
 from tests.builders import make_examples, make_network, random_documents

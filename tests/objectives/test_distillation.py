@@ -8,9 +8,9 @@ import torch
 from torch.nn.functional import cosine_similarity, kl_div
 from transformers import BertForMaskedLM, DistilBertForMaskedLM
 
+from plmctl.arrays import IGNORE
 from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.store import TokenStore
-from plmctl.models.batch import IGNORE
 from plmctl.models.network import Network
 from plmctl.models.teacher import load_teacher
 from plmctl.objectives.base import get_objective
@@ -181,7 +181,8 @@ def test_scores_have_no_accuracy_where_nothing_is_right(
     from accelerate import Accelerator
 
     from plmctl.evaluation.scoring import score
-    from plmctl.training.data import Slicing, scoring_batches
+    from plmctl.training.data import scoring_batches
+    from plmctl.training.plan import Slicing
 
     objective = make_objective(store, teacher)
     batches = scoring_batches(objective, Slicing(8, 8), 16)

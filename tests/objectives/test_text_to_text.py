@@ -16,8 +16,9 @@ from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
 from plmctl.models.network import Network
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Slicing, StepBatches
+from plmctl.training.data import StepBatches
 from plmctl.training.loop import take_step
+from plmctl.training.plan import Slicing
 from plmctl.training.shapes import fixed
 from tests.builders import cpu_engine, make_examples, make_network, outcome_of_step
 

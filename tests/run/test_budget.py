@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from plmctl.config.sections import BatchRamp, Phase, ScheduleConfig, TrainConfig
 from plmctl.config.units import Budget, Mark, StepsOrShare
 from plmctl.errors import ConfigError
-from plmctl.run.budget import SampleCosts, decide, save_steps
+from plmctl.run.budget import decide
+from plmctl.run.sample_costs import SampleCosts, save_steps
 from plmctl.training.schedule import course, most_steps, nearest_step, split_steps
 from plmctl.training.timing import Timing
 

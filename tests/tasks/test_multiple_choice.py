@@ -108,8 +108,9 @@ def test_answers_count_as_the_rows_do(folder: Folder) -> None:
 def test_a_choice_is_learned(folder: Folder) -> None:
     """The option that repeats the passage's letter: a few updates are enough."""
     from plmctl.models.network import Network
-    from plmctl.training.data import Slicing, StepBatches
+    from plmctl.training.data import StepBatches
     from plmctl.training.loop import take_step
+    from plmctl.training.plan import Slicing
     from tests.builders import cpu_engine
 
     rows = rows_of(

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plmctl.arrays import IGNORE
 from plmctl.corpus.labelled import Row
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.scoring import answers
-from plmctl.models.batch import IGNORE
 from plmctl.models.network import Network
 from plmctl.tasks import tagging
 from plmctl.tasks.base import read_finetuned

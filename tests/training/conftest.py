@@ -17,10 +17,10 @@ from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
 from plmctl.training.checkpoint import Checkpoints, Trained
-from plmctl.training.data import Phase, Slicing
 from plmctl.training.engine import Engine
 from plmctl.training.journal import Journal, Progress
-from plmctl.training.loop import Plan, train
+from plmctl.training.loop import train
+from plmctl.training.plan import Phase, Plan, Slicing
 from tests.builders import json_lines, make_examples, make_network, random_documents
 
 VOCAB = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5)

@@ -29,7 +29,7 @@ from plmctl.training.checkpoint import (
 )
 from plmctl.training.engine import Engine
 from plmctl.training.journal import Journal, Mark
-from plmctl.training.loop import Guard, Plan
+from plmctl.training.plan import Guard, Plan
 from tests.builders import cpu_engine, stopping_at
 from tests.training.conftest import (
     Train,

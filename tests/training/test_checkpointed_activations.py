@@ -14,8 +14,9 @@ from plmctl.models.fast import checkpoint_activations, use_fused_attention
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Slicing, StepBatches
+from plmctl.training.data import StepBatches
 from plmctl.training.loop import take_step
+from plmctl.training.plan import Slicing
 from tests.builders import cpu_engine, make_examples, make_network
 
 SENTINELS = tuple(range(119, 99, -1))

@@ -23,9 +23,10 @@ from plmctl.evaluation.scoring import score
 from plmctl.families.base import get_family
 from plmctl.models import losses as projection
 from plmctl.models.fast import checkpoint_activations
-from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches
+from plmctl.training.data import StepBatches, scoring_batches
 from plmctl.training.engine import Engine, compiles
-from plmctl.training.loop import Plan, take_step
+from plmctl.training.loop import take_step
+from plmctl.training.plan import Phase, Plan, Slicing
 from tests.builders import cpu_engine
 from tests.processes import in_two_processes
 from tests.training.conftest import Train, weights
@@ -250,7 +251,7 @@ import sys
 import torch.distributed
 torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 20_000  # so that a tiny graph is split too
 from pathlib import Path
-from plmctl.training.data import Slicing
+from plmctl.training.plan import Slicing
 from plmctl.training.data import StepBatches
 from plmctl.training.loop import take_step
 from plmctl.corpus.store import TokenStore

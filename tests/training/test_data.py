@@ -17,7 +17,6 @@ from plmctl.objectives.clm import CausalLM, Config, Windows
 from plmctl.training.data import (
     Grouped,
     Mixture,
-    Slicing,
     StepBatches,
     StepLoader,
     exact_shares,
@@ -29,6 +28,7 @@ from plmctl.training.data import (
 )
 from plmctl.training.journal import Progress
 from plmctl.training.memory import heaviest
+from plmctl.training.plan import Slicing
 from tests.builders import make_examples
 from tests.training.conftest import VOCAB, tiny_plan
 

@@ -7,9 +7,10 @@ import pytest
 from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.evaluation.scoring import score
-from plmctl.training.data import Slicing, StepBatches, scoring_batches
+from plmctl.training.data import StepBatches, scoring_batches
 from plmctl.training.engine import make_engine
 from plmctl.training.loop import take_step
+from plmctl.training.plan import Slicing
 from tests.builders import fitting_pairs, random_documents, tiny_world
 from tests.devices import on_a_device
 

@@ -13,14 +13,15 @@ from plmctl.config.sections import AverageConfig, ComputeConfig, LaunchConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.models.network import Network
-from plmctl.models.sharding import gathered
+from plmctl.models.sharding import gathered, is_sharded
 from plmctl.training.average import Averaging
 from plmctl.training.checkpoint import Checkpoints, restore, snapshot
-from plmctl.training.data import Slicing, StepBatches
-from plmctl.training.distributed import is_sharded, whole
+from plmctl.training.data import StepBatches
+from plmctl.training.distributed import whole
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.journal import Journal
-from plmctl.training.loop import Plan, take_step, train
+from plmctl.training.loop import take_step, train
+from plmctl.training.plan import Plan, Slicing
 from tests.builders import make_network
 from tests.processes import in_two_processes
 from tests.tasks.conftest import Folder

@@ -33,8 +33,8 @@ from plmctl.training.engine import (
     of_training,
     precision,
 )
-from plmctl.training.loop import Guard, Plan
 from plmctl.training.peers import Peers
+from plmctl.training.plan import Guard, Plan
 from tests.builders import ChangedExamples, cpu_engine
 from tests.training.conftest import Train, exact, tiny_network, tiny_plan, weights
 

@@ -22,7 +22,8 @@ from plmctl.errors import DataError, PlmError
 from plmctl.models.batch import Batch
 from plmctl.run.launch import descendants
 from plmctl.training.checkpoint import Checkpoints, Retention, restore
-from plmctl.training.data import Slicing, StepBatches, training_batches
+from plmctl.training.data import StepBatches, training_batches
+from plmctl.training.plan import Slicing
 from tests.builders import cpu_engine, json_lines
 from tests.processes import within
 from tests.training.conftest import (
@@ -264,9 +265,10 @@ from tests.training.conftest import tiny_network, tiny_plan
 from plmctl.corpus.store import TokenStore
 from plmctl.training.checkpoint import Checkpoints
 from plmctl.training.journal import Journal
-from plmctl.training.data import Slicing
+from plmctl.training.plan import Slicing
 from plmctl.training.data import training_batches
-from plmctl.training.loop import Phase, train
+from plmctl.training.loop import train
+from plmctl.training.plan import Phase
 from plmctl.training.journal import peak_memory
 
 folder, auto_micro_batch = Path(sys.argv[1]), sys.argv[2] == "auto"

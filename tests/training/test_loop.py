@@ -30,7 +30,7 @@ from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.training import loop
 from plmctl.training.average import Average, Averaging
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
-from plmctl.training.data import Slicing, StepBatches
+from plmctl.training.data import StepBatches
 from plmctl.training.distributed import summed_facts
 from plmctl.training.engine import (
     Engine,
@@ -39,7 +39,8 @@ from plmctl.training.engine import (
     make_optimizer,
 )
 from plmctl.training.journal import Journal, Progress, Update
-from plmctl.training.loop import Guard, Plan, apply_if_finite, compute_gradient, take_step, train
+from plmctl.training.loop import apply_if_finite, compute_gradient, take_step, train
+from plmctl.training.plan import Guard, Plan, Slicing
 from tests.builders import (
     ChangedExamples,
     assert_cut_up_is_the_same,
@@ -769,7 +770,7 @@ def _one_of_two(folder: Path, store: TokenStore, rank: int) -> None:
         prepared = engine(tiny_network("clm", dropout=0.1), late=late)
         prepared = replace(prepared, network=prepared.accelerator.prepare(prepared.network))
         assert (prepared.hosts is not None) == late
-        assert summed_facts(prepared, [rank + 1, 2**40]) == [3, 2**41]
+        assert summed_facts(prepared.hosts, prepared.accelerator, [rank + 1, 2**40]) == [3, 2**41]
         run = folder / str(late)
         run.mkdir(exist_ok=True)
         with Journal(run, title="t", total_steps=25, trackers=(), quiet=rank > 0) as journal:

@@ -20,10 +20,11 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError
 from plmctl.examples.keys import fold
 from plmctl.training.checkpoint import Checkpoints
-from plmctl.training.data import Slicing
 from plmctl.training.journal import Journal
-from plmctl.training.loop import Plan, train
-from plmctl.training.memory import heaviest, is_out_of_memory, largest, search, trial
+from plmctl.training.loop import train
+from plmctl.training.memory import heaviest, largest, search, trial
+from plmctl.training.out_of_memory import is_out_of_memory
+from plmctl.training.plan import Plan, Slicing
 from tests.builders import ChangedExamples, cpu_engine
 from tests.training.conftest import (
     Train,
@@ -291,8 +292,7 @@ def test_the_plan_of_a_cpu_stays_as_it_is(store: TokenStore, tmp_path: Path) -> 
     from plmctl.training.memory import cut, fitted
 
     plan = replace(tiny_plan("clm", store, steps=(2, 2)), auto_micro_batch=True)
-    with Journal(tmp_path, title="t", total_steps=4, trackers=(), quiet=False) as journal:
-        assert fitted(cpu_engine(tiny_network("clm")), plan, journal, tmp_path) is plan
+    assert fitted(cpu_engine(tiny_network("clm")), plan, tmp_path) is plan
     sizes = [phase.slicing for phase in cut(plan, (5, 3)).phases]
     assert sizes == [Slicing(16, 5), Slicing(16, 3)]
     assert int(fold(plan.seed, 0)) != int(fold(plan.seed, 1))

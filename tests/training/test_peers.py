@@ -22,7 +22,8 @@ from plmctl.models.batch import Batch
 from plmctl.run.agreement import agree_on_start, agree_on_text
 from plmctl.run.configs import PretrainConfig
 from plmctl.training.data import training_batches
-from plmctl.training.peers import COMPUTING, FINISHING, LOADING, PREPARING, Peers, Work
+from plmctl.training.judge import COMPUTING, FINISHING, LOADING, PREPARING, Work
+from plmctl.training.peers import Peers
 
 Body = Callable[[Peers], None]
 
@@ -72,9 +73,9 @@ def test_facts_of_all_are_compared(world: int, tmp_path: Path) -> None:
 
 def test_who_is_stuck_is_named_with_the_stacks_of_all(tmp_path: Path) -> None:
     def body(peers: Peers) -> None:
-        peers.mark(COMPUTING, 7)
+        peers.doing(COMPUTING, 7)
         if peers.rank == 1:
-            peers.mark(LOADING, 8)
+            peers.doing(LOADING, 8)
         time.sleep(60)
 
     began = time.monotonic()
@@ -93,7 +94,7 @@ def test_who_is_stuck_is_named_with_the_stacks_of_all(tmp_path: Path) -> None:
 
 def test_who_is_lost_is_named(tmp_path: Path) -> None:
     def body(peers: Peers) -> None:
-        peers.mark(COMPUTING, 3)
+        peers.doing(COMPUTING, 3)
         time.sleep(0.5)
         if peers.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -110,7 +111,7 @@ def test_work_that_takes_long_is_not_stuck(tmp_path: Path) -> None:
     """Process 0 saves for longer than the limit; process 1 waits for it in a collective."""
 
     def body(peers: Peers) -> None:
-        peers.mark(Work("saving", 6) if peers.rank == 0 else COMPUTING, 4)
+        peers.doing(Work("saving", 6) if peers.rank == 0 else COMPUTING, 4)
         time.sleep(4 if peers.rank == 0 else 4.2)
 
     assert [code for code, _ in together(body, tmp_path)] == [0, 0]
@@ -119,7 +120,7 @@ def test_work_that_takes_long_is_not_stuck(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_text_may_take_as_long_as_it_takes(tmp_path: Path) -> None:
     def body(peers: Peers) -> None:
-        peers.mark(PREPARING)
+        peers.doing(PREPARING)
         time.sleep(4 if peers.rank == 0 else 0)
         peers.compare("text", {})
 
@@ -128,7 +129,7 @@ def test_text_may_take_as_long_as_it_takes(tmp_path: Path) -> None:
 
 def test_a_failure_of_one_ends_all(tmp_path: Path) -> None:
     def body(peers: Peers) -> None:
-        peers.mark(PREPARING)
+        peers.doing(PREPARING)
         if peers.rank == 1:
             raise DataError("text.txt:3: no text")
         peers.compare("text", {})
@@ -157,7 +158,7 @@ def test_a_store_that_is_built_elsewhere(tmp_path: Path) -> None:
 
 def test_a_stop_of_one_before_the_loop_stops_all(tmp_path: Path) -> None:
     def body(peers: Peers) -> None:
-        peers.mark(PREPARING)
+        peers.doing(PREPARING)
         if peers.rank == 1:
             raise Preempted("stopped by SIGTERM")
         peers.compare("text", {})
@@ -184,7 +185,7 @@ def test_two_processes_of_one_number(tmp_path: Path) -> None:
         config = LaunchConfig(timeout=Duration("3s"))
         if rank == 0:
             with Peers.meet(config) as peers:
-                peers.mark(PREPARING)
+                peers.doing(PREPARING)
                 time.sleep(4)
                 return
         with pytest.raises(PlmError, match=f"number 0: one on {host}, and one on {host}") as error:
@@ -275,7 +276,7 @@ def alone(body: Body, log: Path) -> tuple[int, str]:
 
 def test_a_batch_that_never_comes(tmp_path: Path) -> None:
     def body(peers: Peers) -> None:
-        peers.mark(LOADING, 5)
+        peers.doing(LOADING, 5)
         time.sleep(30)
 
     code, text = alone(body, tmp_path / "log")
@@ -287,7 +288,7 @@ def test_a_batch_that_never_comes(tmp_path: Path) -> None:
 
 def test_a_batch_that_takes_long_to_make(tmp_path: Path) -> None:
     def body(peers: Peers) -> None:
-        peers.mark(LOADING, 5)
+        peers.doing(LOADING, 5)
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
             sum(range(10_000))
@@ -298,7 +299,7 @@ def test_a_batch_that_takes_long_to_make(tmp_path: Path) -> None:
 def test_one_process_that_computes_is_left_alone(tmp_path: Path) -> None:
     def body(peers: Peers) -> None:
         for work in (COMPUTING, FINISHING):
-            peers.mark(work, 5)
+            peers.doing(work, 5)
             time.sleep(1)
 
     assert alone(body, tmp_path / "log")[0] == 0
@@ -318,9 +319,9 @@ def test_a_worker_that_hangs_does_not_hang_the_run(tmp_path: Path) -> None:
     def body(peers: Peers) -> None:
         batches = training_batches(HangsAtAStep(), 0, 9, workers=1)
         for step in range(9):
-            peers.mark(LOADING, step + 1)
+            peers.doing(LOADING, step + 1)
             next(batches)
-            peers.mark(COMPUTING, step + 1)
+            peers.doing(COMPUTING, step + 1)
 
     code, text = alone(body, tmp_path / "log")
     assert code == 1

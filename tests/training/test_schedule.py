@@ -12,8 +12,8 @@ from plmctl.config.sections import ScheduleConfig, TrainConfig
 from plmctl.config.units import StepsOrShare
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
-from plmctl.training.data import Phase, Slicing, StepBatches
-from plmctl.training.loop import Plan
+from plmctl.training.data import StepBatches
+from plmctl.training.plan import Phase, Plan, Slicing
 from plmctl.training.schedule import constant, course, factor, ramp, rate
 from tests.builders import cpu_engine
 from tests.training.conftest import Train, metrics, tiny_network, tiny_plan, weights

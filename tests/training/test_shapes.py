@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from plmctl.arrays import IGNORE
 from plmctl.corpus.store import TokenStore
 from plmctl.models.base import Examples
-from plmctl.models.batch import IGNORE, Batch, TargetList
+from plmctl.models.batch import Batch, TargetList
 from plmctl.models.fast import apply_fast_paths
 from plmctl.models.network import Network
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Slicing, StepBatches
+from plmctl.training.data import StepBatches
+from plmctl.training.plan import Slicing
 from plmctl.training.shapes import capacity, fixed
 from tests.builders import fitting_pairs, make_examples, random_documents, tiny_world
 from tests.training.test_checkpointed_activations import VOCAB, network_of, step_of

@@ -14,8 +14,9 @@ from plmctl.families.base import get_family
 from plmctl.models.batch import Rows
 from plmctl.models.network import Network, RecurrentState
 from plmctl.tokenization.load import Vocab
-from plmctl.training.data import Phase, Slicing, StepBatches, scoring_batches, windows_of
-from plmctl.training.loop import Plan, take_step
+from plmctl.training.data import StepBatches, scoring_batches, windows_of
+from plmctl.training.loop import take_step
+from plmctl.training.plan import Phase, Plan, Slicing
 from tests.builders import cpu_engine, make_examples, make_network, stopping_at
 from tests.training.conftest import Train, metrics, weights
 
