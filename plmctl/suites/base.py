@@ -255,8 +255,8 @@ class Suite:
 @cache
 def suite_names() -> tuple[str, ...]:
     """The names of all suites, sorted."""
-    found = (entry.name for entry in files("plmctl.suites").iterdir())
-    return tuple(sorted(n.removesuffix(".yaml") for n in found if n.endswith(".yaml")))
+    entries = (entry.name for entry in files("plmctl.suites").iterdir())
+    return tuple(sorted(one.removesuffix(".yaml") for one in entries if one.endswith(".yaml")))
 
 
 @cache
