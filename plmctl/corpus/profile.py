@@ -580,8 +580,10 @@ class _NearCopies:
                 copies[number] = _jaccard(_runs(left), _runs(right)) >= _SIMILAR
                 if example is None and copies[number]:
                     example = int(earlier[number]), int(number)
-        origins = None if example is None else tuple(self._origins[one] for one in example)
-        return NearCopies(float(copies.sum()) / documents, origins)  # type: ignore[arg-type]  # a pair
+        origins = None
+        if example is not None:
+            origins = self._origins[example[0]], self._origins[example[1]]
+        return NearCopies(float(copies.sum()) / documents, origins)
 
 
 _EDGES = (np.arange(_BINS, dtype=np.float64) * 2.0**64 / _BINS).astype(np.uint64)
