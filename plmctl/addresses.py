@@ -61,8 +61,8 @@ def secret_in(address: str) -> str | None:
             return "an address with a user name or a password"
     for match in re.finditer(r"https?://[^\s?#]*\?([^\s#]*)", address):
         for name, value in parse_qsl(match[1], keep_blank_values=True):
-            if _SECRET.search(name) and _VARIABLE.sub("", value):
-                return f"an address with a secret ({_SECRET.search(name)[0]}...) in its query"  # type: ignore[index]
+            if (secret := _SECRET.search(name)) and _VARIABLE.sub("", value):
+                return f"an address with a secret ({secret[0]}...) in its query"
     return None
 
 

@@ -111,7 +111,7 @@ def test_samples_of_another_form(tmp_path: Path) -> None:
     with (folder / "samples.jsonl").open("w") as file:
         for step, items in enumerate(odd):
             file.write(json.dumps({"step": step, "kind": "fill-mask", "items": items}) + "\n")
-    shown(folder)
+    assert folder.name in shown(folder)
 
 
 @pytest.mark.parametrize(
