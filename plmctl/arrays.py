@@ -34,7 +34,6 @@ def padded(
 
     Args:
         rows: [B] sequences of ids.
-        fill: The id of padding.
         left: Pad before the rows instead of after them.
 
     Returns:

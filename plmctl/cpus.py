@@ -44,12 +44,7 @@ def usable_cpus() -> int:
 
 
 def quota(own: Path = _OWN, root: Path = _ROOT) -> float | None:
-    """CPU time per time, in CPUs, that Linux's control groups allow; None: no limit.
-
-    Args:
-        own: The list of this process's groups.
-        root: Where the groups are mounted.
-    """
+    """CPU time per time, in CPUs, that Linux's control groups allow; None: no limit."""
     try:
         lines = own.read_text(encoding="utf-8").splitlines()
     except OSError:

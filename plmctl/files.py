@@ -227,13 +227,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def write_error(path: Path, error: OSError | SafetensorError, further: str = "") -> PlmError:
-    """The error for a file or a folder that cannot be written.
-
-    Args:
-        path: Its final name.
-        error: What the system said.
-        further: Another way out, after the hint.
-    """
+    """The error for a file or a folder that cannot be written."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     reason, hint = machine_limit(error) or (
         reason,

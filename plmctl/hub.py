@@ -116,7 +116,6 @@ def refuse_unreachable(name: str, hint: str) -> None:
 
     Args:
         name: A name that is not a local folder.
-        hint: What to do instead.
 
     Raises:
         ConfigError: The Hub cannot be reached, and no earlier download of that name exists; or

@@ -17,10 +17,8 @@ def run(folder: Path, *, port: int, out: str | None, as_json: bool) -> None:
     """Serve the page until Ctrl-C, or write it.
 
     Args:
-        folder: All runs below it are shown.
         port: Of the server; 0: a free one.
         out: A folder for the page; None: serve it.
-        as_json: Print where it is as one JSON document.
 
     Raises:
         ConfigError: No such folder.

@@ -120,11 +120,7 @@ def differences(
 
 
 def not_comparable(runs: Sequence[Run], items: Sequence[Items]) -> list[str]:
-    """Lines about runs of a table that have different rows, or different models.
-
-    Args:
-        items: Of each, the scores of its items.
-    """
+    """Lines about runs of a table that have different rows, or different models."""
     lines = []
     for name in dict.fromkeys(name for of in items for name in of):
         rows: dict[str, list[str]] = {}

@@ -92,9 +92,6 @@ def run(
     """Run the stages that are not finished, and print what pretraining bought.
 
     Args:
-        name: Of the demo.
-        seed: The first seed.
-        seeds: The number of seeds.
         data: The user's labelled rows, for ner and qa.
         quick: A few steps of each stage, to try that everything works.
         verbose: Print all that the stages print; it is in ``logs/`` of the demo anyway.
@@ -177,14 +174,7 @@ def find_demo(name: str, data: str | None) -> Demo:
 
 @dataclass(frozen=True)
 class Stage:
-    """A run of another command.
-
-    Attributes:
-        model: The name of the model.
-        name: What the stage is called.
-        words: The command, its config's name, and the overrides.
-        config: The result.
-    """
+    """A run of another command."""
 
     model: str
     name: str
@@ -207,9 +197,7 @@ class ModelPlan:
     """The stages of a model and a seed.
 
     Attributes:
-        base: The folder of the demo.
         root: The folder of its seed: the same for seed 1.
-        stages: By name, in their order.
     """
 
     seed: int
@@ -284,7 +272,6 @@ def run_models(models: Sequence[ModelPlan], *, fresh: bool, verbose: bool) -> No
     thread makes these small networks about 1.3 times as fast, a second process doubles the work.
 
     Args:
-        fresh: Run all of them, in new folders.
         verbose: Print what a stage has printed, at its end.
 
     Raises:
@@ -545,8 +532,6 @@ class Rows:
     Attributes:
         name: For the folder of the demo; empty for those of a sample.
         texts: Documents to pretrain on; of a user's file, the texts of the training rows.
-        train: Training rows.
-        test: Held-out rows.
     """
 
     name: str

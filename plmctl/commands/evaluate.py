@@ -37,7 +37,6 @@ def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool)
     """Run every measure; results of the same model and the same data are kept.
 
     Args:
-        config: The model and the measures.
         at_checkpoints: Measure every checkpoint that the model's run still has, not the model.
         fresh: Move the folder aside, if it exists.
     """
@@ -56,12 +55,7 @@ def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool)
 
 
 def evaluated(config: EvalConfig, *, fresh: bool = False) -> dict[str, Any]:
-    """Run every measure of the model, and return the results by measure.
-
-    Args:
-        config: The model and the measures.
-        fresh: Move the folder aside, if it exists.
-    """
+    """Run every measure of the model, and return the results by measure."""
     check_model(config.model)
     with _evaluation(config, fresh=fresh) as (folder, accelerator):
         model = LoadedModel(config.model, accelerator, config.batch_size)
@@ -185,7 +179,6 @@ def kept_results(
 
     Args:
         hashes: Of the model and the data as they are now.
-        otherwise: What becomes of it, for the line.
     """
     if not path.is_file():
         return None

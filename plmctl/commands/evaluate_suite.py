@@ -69,12 +69,9 @@ class SuiteRequest:
 
     Attributes:
         model: A pretrained folder or Hub id.
-        suite: The name of the suite.
         overrides: ``KEY=VALUE`` for every recipe, or ``TASK.KEY=VALUE``.
         data: The data directory; None: the recipes' own sources.
         tasks: Names; None: the whole suite.
-        seeds: Runs per task.
-        grid: Try the recipes' grids.
         jobs: Runs at once; None: one per CUDA device, or one.
         fresh: Move the suite's folder aside, if it exists.
     """
@@ -160,7 +157,6 @@ def tasks_of(
     """The tasks to run, in the suite's order.
 
     Args:
-        family: The family of the model.
         requested: Names of tasks and parts; None: all tasks of the score that the family has a
             recipe for.
         data: The data directory, in which optional tasks are looked for.
@@ -284,7 +280,6 @@ class Entry:
     """One task to run.
 
     Attributes:
-        task: The task of the suite.
         config: The config of its finetuning; its runs go into folders under ``config.run``.
         also: Further labelled files to score, by their stem.
     """
@@ -304,8 +299,6 @@ def entries(
     """The tasks with their configs and data.
 
     Args:
-        config: The config of the suite's run.
-        recipes: The recipes of the model's family.
         settings: The settings of each task, in the order of the command line.
         missing_parts: A line for each part of the suite whose files are missing.
 
@@ -607,9 +600,6 @@ def _shape(model: str) -> list[int] | None:
 
 def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The metrics of all finished tasks.
-
-    Args:
-        tasks: By name, as in ``suite_scores``.
 
     Returns:
         For each: name, task, what, rows; value, se, low, high (None if the task has none); seeds

@@ -474,7 +474,6 @@ def metric_of(requested: str | None, metrics: Mapping[str, Any]) -> str:
 
     Args:
         requested: In the config; None: the task's usual one.
-        metrics: The metrics of the task.
 
     Raises:
         ConfigError: There is no such metric.
@@ -526,7 +525,6 @@ def check_metric(engine: Engine, config: FinetuneConfig, few: TaskExamples[Score
     """Refuse a ``train.metric`` that the task does not have, before the first step.
 
     Args:
-        engine: Network and processes.
         few: A few validation rows: their metrics have the same names.
 
     Raises:
@@ -561,12 +559,8 @@ def validation_scores(
     """Losses over all processes; if the best weights are kept, also the metric that decides.
 
     Args:
-        engine: Network and processes.
-        examples: The validation rows.
-        plan: How they are divided.
         judged: The run's config, if the best weights are kept.
         _step: Updates that are done; the rows are always the same.
-        stop: A request to stop, which ends it.
 
     Raises:
         StopAsked: A process was asked to stop.

@@ -37,11 +37,9 @@ def run_protocol(
     """Run every combination and seed that is not finished yet, then compare all of them.
 
     Args:
-        config: What the runs share.
         seeds: Runs of each combination, with the seeds ``config.seed``, that plus 1, and so on.
         grid: Try the combinations of ``config.grid``.
         jobs: Runs at the same time; None: one per CUDA device, or one.
-        as_json: Print the results as JSON.
         accept_gap: Resume runs although lines of their metrics.jsonl were lost.
 
     Raises:
@@ -80,7 +78,6 @@ class ProtocolRun:
 
     Attributes:
         setting: The values of the grid that it has, by key.
-        config: With its own run folder and seed.
     """
 
     setting: Mapping[str, Any]

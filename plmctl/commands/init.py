@@ -177,7 +177,6 @@ def describe(
     """What a corpus is, as names and values; and what a user should do about it.
 
     Args:
-        corpus: Its files.
         language: The code of its language; None: unknown.
         tag: The language as the user gave it; None: it was not given.
     """
@@ -368,7 +367,6 @@ class Proposal:
     """The settings so far, and what they follow from.
 
     Attributes:
-        name: The name of the family.
         requested: Whether the user named it.
         device: What trains: cpu, cuda or mps.
     """

@@ -21,13 +21,10 @@ class NeighboursRequest:
 
     Attributes:
         model: A model folder or Hub id.
-        word: The word.
         sentence: Its sentence; None: the first of the text that has it.
         layer: Layer of the network; 0 is the one below the first, -1 the last.
-        top: Neighbours to show.
         max_sentences: Sentences of the text to read at most.
         batch_size: Sentences at once.
-        device: Where to compute.
     """
 
     model: str

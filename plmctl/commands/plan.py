@@ -269,7 +269,6 @@ def _timed_layers(
     """The times of a layer and of the output layer.
 
     Args:
-        sizes: The sizes of the network.
         use: As ``resolve_compute`` gives it.
         rows: Rows of a micro-batch.
         length: Tokens of a row.
@@ -359,8 +358,6 @@ def compare_sizes(
     """What each size of a family can do within a budget, and why others cannot be trained.
 
     Args:
-        outline: A pretraining, in any size.
-        budget: What the run may use.
         measure: Time a few micro-batches of each size.
         corpus: Tokens of the text; None: unknown.
         sizes: Some of the family's sizes; None: all.
@@ -630,9 +627,7 @@ def activation_memory(
     three copies of the logits.
 
     Args:
-        sizes: The sizes of the network.
         rows: Sequences of a micro-batch.
-        seq_len: Tokens of a sequence.
         targets: Share of the tokens at which a head predicts.
     """
     unit = 1 if kept.mixed else 2

@@ -38,7 +38,6 @@ def run(name: str, texts: list[str], *, top: int, as_json: bool) -> None:
     Args:
         name: A model folder or Hub id.
         texts: For a task with several columns, one after the other.
-        top: Answers per text.
 
     Raises:
         ConfigError: The model cannot answer these texts.

@@ -81,7 +81,6 @@ def run(
 
     Args:
         every_byte: Compare every byte of existing stores with their hashes.
-        card: Also write a data card.
 
     Raises:
         ConfigError: As ``preflight``; or the file of the card exists.
@@ -274,12 +273,7 @@ _APPEARS = 60.0  # seconds for a finished folder to appear on another machine
 
 @dataclass(frozen=True)
 class Builder:
-    """Another process, which builds the stores that this one reads.
-
-    Attributes:
-        peers: The processes of the run.
-        rank: Its number.
-    """
+    """Another process, which builds the stores that this one reads."""
 
     peers: Peers
     rank: int

@@ -253,7 +253,6 @@ def _complete(
     """Write what is missing after the model: samples, then the report.
 
     Args:
-        work: Records that the run is finished.
         text: The prepared text; None: it is prepared if samples are missing.
     """
     if _SAMPLES in work.status.missing(folder):

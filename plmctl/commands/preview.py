@@ -44,7 +44,6 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     Args:
         count: Examples that the statistics are of: the first in training order.
         examples: How many are printed.
-        as_json: Print the statistics only, as one object of numbers.
     """
     prepared = preflight(config)
     text = prepare(config, prepared.encoder)
@@ -114,11 +113,6 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
 
     Equal hashes mean equal examples in equal order, whatever the machine, the micro-batches and the
     number of processes.
-
-    Args:
-        path: A config of a pretraining or finetuning.
-        overrides: ``KEY=VALUE`` each.
-        steps: How many.
 
     Raises:
         ConfigError: A config of another kind, or the run has fewer steps.

@@ -38,10 +38,7 @@ class PushRequest:
     Attributes:
         model: A run folder, its ``model/``, or an exported folder.
         repo: ``NAME`` or ``OWNER/NAME``.
-        languages: Codes of ISO 639.
         license: A name that the Hub knows.
-        evaluations: Run folders of ``plmctl eval`` with more results of the model.
-        private: Whether a new repository is private.
         checkpoints: Also upload each checkpoint of the run, to a branch.
         replace: Whether another model in the repository is replaced.
     """
@@ -61,7 +58,6 @@ class Upload:
     """A branch and its files.
 
     Attributes:
-        branch: Its name.
         files: Local files by name in the repository.
         card: The text of README.md.
     """
@@ -81,7 +77,6 @@ def run(request: PushRequest, *, dry_run: bool, yes: bool, as_json: bool) -> Non
 
     Args:
         dry_run: Print the files, their sizes and the card; use no network.
-        yes: Do not ask.
 
     Raises:
         ConfigError: No model folder, a wrong name, no token or not its right, a repository with

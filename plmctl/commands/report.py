@@ -12,9 +12,6 @@ from plmctl.run.display import say, show_result
 def run_terminal(runs: Sequence[str]) -> None:
     """Print the curves of runs as text: losses first, runs of one kind over each other.
 
-    Args:
-        runs: Run folders.
-
     Raises:
         ConfigError: A folder is no run folder.
     """

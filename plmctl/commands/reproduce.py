@@ -31,10 +31,6 @@ _MACHINE = ("python", "platform", "device", "devices", "threads", "git_commit")
 def run(folder: Path, *, lines: int = _LINES, keep: bool, as_json: bool) -> None:
     """Repeat the first steps of a run in a new folder, and compare; exit with 1 if they differ.
 
-    Args:
-        lines: Number of logged losses to compare.
-        keep: Keep the folder of the repetition.
-
     Raises:
         ConfigError: The folder is not that of a training run, or its log has no loss.
         PlmError: The repetition failed.

@@ -78,7 +78,6 @@ class Request:
         budget: Of the whole ladder: a time, FLOPs or tokens.
         rungs: How many sizes are chosen; None: 4.
         out: The folder of the ladder; None: beside the config's run folder.
-        plan_only: Show the ladder and train nothing.
     """
 
     sizes: tuple[str, ...]
@@ -103,10 +102,6 @@ class ScalingConfig(Model):
 
 def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool) -> None:
     """Train what is missing of a ladder, fit it, and write ``scaling.json`` and ``scaling.html``.
-
-    Args:
-        overrides: ``KEY=VALUE`` each.
-        request: The options.
 
     Raises:
         ConfigError: The config, the sizes or the budget cannot make a ladder; or the folder is of
@@ -293,8 +288,6 @@ def analyse(
     """The document of ``scaling.json``: runs, law, uncertainty, predictions, warnings.
 
     Args:
-        rungs: Its runs, all finished.
-        maker: Makes the sizes that are tried for predictions.
         text: Its number of tokens says how often it is repeated.
     """
     term = make_objective(maker.config.objective).LOSS_TERMS[0]

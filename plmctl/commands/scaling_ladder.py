@@ -75,7 +75,6 @@ class Size:
         name: A size of the family, or what makes it.
         changes: The overrides that make it.
         config: The pretraining with them, as long as its config says.
-        parameters: All of them.
         flops: Per token.
     """
 
@@ -88,14 +87,7 @@ class Size:
 
 @dataclass(frozen=True)
 class SizeMaker:
-    """Makes networks of other sizes than the config's.
-
-    Attributes:
-        path: The config's file.
-        overrides: Of the command line.
-        config: The pretraining.
-        vocab: The vocabulary of its tokenizer.
-    """
+    """Makes networks of other sizes than the config's."""
 
     path: Path
     overrides: tuple[str, ...]
@@ -202,9 +194,7 @@ def choose_sizes(maker: SizeMaker, largest: float, count: int) -> list[Size]:
     """Sizes around ``largest``, half of it, a quarter ...; the nearest that there are.
 
     Args:
-        maker: Makes them.
         largest: Parameters that the budget is best spent on.
-        count: How many.
 
     Raises:
         ConfigError: The family has fewer sizes.
@@ -237,10 +227,7 @@ class Rung:
     """A run of the ladder.
 
     Attributes:
-        size: Its network.
         level: Which of the lengths, from 0, the shortest.
-        config: Its config.
-        parameters: All of them.
         tokens: Sequences times their length.
         flops: Of the whole run.
     """
@@ -293,9 +280,6 @@ def rung_config(size: Size, steps: int, out: Path) -> PretrainConfig:
     """The config of a size for another number of steps, with a schedule of the same shape.
 
     Phases, warmup and decay keep their shares of the run.
-
-    Args:
-        out: The folder of the ladder.
     """
     config = size.config
     whole = course(config.train)
@@ -335,10 +319,7 @@ def make_plan(maker: SizeMaker, sizes: list[Size], budget: LadderBudget, count: 
     """The longest ladder that a budget pays for.
 
     Args:
-        maker: Makes sizes.
         sizes: The requested ones; empty: chosen here.
-        budget: Of the whole ladder.
-        count: How many sizes are chosen.
 
     Raises:
         ConfigError: A run would be too short; the message says which fit.
@@ -380,8 +361,6 @@ def _filled(
     Args:
         sizes: From small to large.
         prices: What a token costs in each.
-        amount: What the ladder may cost.
-        shares: The lengths.
     """
     most = max(size.parameters * size.flops for size in sizes)
     wanted = [max(size.parameters, _FLOOR * most / size.flops) for size in sizes]

@@ -140,12 +140,9 @@ class Job:
     Attributes:
         command: ``pretrain``, ``finetune`` or ``prepare``.
         arguments: What follows it: the config and its overrides.
-        script: Where the script is written.
         options: The options of sbatch, those of the user last.
-        save_before: How long before the time limit plmctl saves.
         requeues: How many times the job is put back into the queue.
         before: Lines of shell before the command.
-        notes: What the user should know.
     """
 
     command: str
@@ -165,9 +162,6 @@ class Job:
 
 def node_options(machines: int | Literal["auto"], options: Options, *, training: bool) -> Options:
     """Number of nodes, each with one task.
-
-    Args:
-        machines: ``launch.machines`` of the config.
 
     Raises:
         ConfigError: The user's option contradicts it.
@@ -193,7 +187,6 @@ def gpu_options(
     """A GPU for each process, and the processes of a node; 0: unknown.
 
     Args:
-        processes: ``launch.processes`` of the config.
         notes: Gets a line if no GPU is requested.
 
     Raises:
@@ -369,12 +362,9 @@ def run(
     """Write and show the batch script of a config; submit it with ``now``.
 
     Args:
-        path: Its file.
         arguments: Overrides of the config and options of sbatch.
-        prepare: Only prepare the text.
         script: Where the script goes; None: beside the run folder.
         save_before: How long before the time limit plmctl saves.
-        requeues: How many times the job is put back into the queue.
         before: Lines of shell before the command.
 
     Raises:

@@ -33,12 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PartRun:
-    """One part to run.
-
-    Attributes:
-        part: The part of the suite.
-        config: The config of its evaluation.
-    """
+    """One part to run."""
 
     part: SuitePart
     config: EvalConfig
@@ -48,7 +43,6 @@ def parts_of(suite: Suite, family: str, requested: Sequence[str] | None) -> list
     """The parts to run, in the suite's order; a message names those that are left out, and why.
 
     Args:
-        family: The family of the model.
         requested: Names of parts and tasks; None: all parts that are not run by request only.
 
     Raises:
@@ -76,7 +70,6 @@ def planned_parts(
     """The parts with their configs, and a line for each one whose files are missing.
 
     Args:
-        config: The config of the suite's run.
         settings: ``KEY=VALUE`` of each part; ``compute`` of all of them.
 
     Raises:
@@ -167,15 +160,7 @@ def _per_cent(value: float | None) -> float | str:
 
 @dataclass(frozen=True)
 class LabelledFile:
-    """Rows that a finetuned model answers for the leaderboard.
-
-    Attributes:
-        task: The task of the suite.
-        name: The name of its predictions.
-        run: The finetuned run.
-        source: The rows.
-        compute: Where to compute.
-    """
+    """Rows that a finetuned model answers for the leaderboard."""
 
     task: str
     name: str
@@ -195,8 +180,6 @@ def write_submission(
 
     Args:
         scores: By column, in per cent.
-        parts: The parts that were run.
-        files: The rows of the finetuned tasks.
 
     Returns:
         The path; None if the suite has no leaderboard, or nothing is finished.

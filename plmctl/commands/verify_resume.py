@@ -55,9 +55,7 @@ class Options:
     """What to verify.
 
     Attributes:
-        kills: Number of kills.
         steps: Maximum number of steps of both runs.
-        seed: Seed of the moments of the kills.
         processes: Number of processes for which the examples are hashed again.
         keep: Keep the run folders, also if everything is equal.
     """
@@ -306,9 +304,6 @@ class Check:
     """The result of one comparison.
 
     Attributes:
-        name: What was compared.
-        compared: Number of compared items.
-        different: Number of items that differ.
         first: The first difference, in words, after the name of a killed run; empty: none.
     """
 
@@ -324,9 +319,6 @@ def compare_sequences(
     """Compare two sequences item by item; a missing item counts as different.
 
     Args:
-        name: Name of the check.
-        ours: One sequence.
-        theirs: The other.
         what: What an item is, for the message: step, line.
     """
     pairs = list(zip_longest(ours, theirs))
@@ -439,10 +431,6 @@ class RunPace:
 def run_whole(command: Callable[[], None], folder: Path, log: Path) -> RunPace:
     """Run a command to its end, and measure how long its stages take.
 
-    Args:
-        command: The command, as a function.
-        log: File for its output.
-
     Raises:
         PlmError: The command failed.
     """
@@ -476,10 +464,6 @@ def run_killed(
     A kill can miss its moment, for example if the save ended just before it: see ``missing``.
 
     Args:
-        command: The command, as a function.
-        log: File for its output.
-        requested: The moments of the kills, in order.
-        seed: Seed of the waiting times.
         pace: How long the stages of an uninterrupted run take.
 
     Returns:
@@ -626,7 +610,6 @@ class Child:
     """A process that this process started.
 
     Attributes:
-        pid: Its process id.
         code: Its exit code, negative for a signal; None while it runs.
     """
 

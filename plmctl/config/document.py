@@ -82,9 +82,6 @@ class ConfigFile:
     """A config file as plain data, with overrides applied.
 
     Attributes:
-        name: The file.
-        data: Dicts, lists and scalars.
-        places: The place of each key path.
         faults: What is wrong whatever the config is for: keys that are there twice, bad overrides.
         typed: What was typed in overrides for values that are not text, such as ``1`` or nothing: a
             shell takes the quotes away that would make it text.
@@ -154,7 +151,6 @@ class Builder:
     """Makes plain data of YAML nodes, and notes where each key is.
 
     Attributes:
-        place: The place of a node.
         places: Filled, by key path.
         faults: Filled.
         typed: Filled, by key path: the scalars that are not text, as they were typed.
@@ -169,7 +165,6 @@ class Builder:
         """The data of a node.
 
         Args:
-            node: What YAML found.
             around: The nodes that it is in.
 
         Raises:

@@ -38,7 +38,6 @@ class ConfigKey:
         choices: The values, if they can be listed.
         default: As it is written in a config; empty: required, or it depends on other keys.
         required: Whether it must be given; in a section, wherever the section is given.
-        help: What it means.
         section: Whether it only groups the keys below it.
     """
 

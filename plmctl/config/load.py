@@ -199,8 +199,6 @@ class Shipped:
     """A config that comes with plmctl.
 
     Attributes:
-        path: The file.
-        kind: Which command it is for.
         place: Its path below ``configs/``, without ``.yaml``: ``pretrain/bert-base``.
         name: What is typed for a command of its kind: ``bert-base``.
     """

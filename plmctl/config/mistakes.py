@@ -44,12 +44,7 @@ _EXPECTED |= dict.fromkeys(("model_type", "model_attributes_type", "dict_type"),
 def faults(
     model: type[BaseModel], document: ConfigFile, errors: Iterable[ErrorDetails]
 ) -> list[Fault]:
-    """One fault per key, even if several branches of a union failed at it.
-
-    Args:
-        model: What the document was validated as.
-        errors: pydantic's errors.
-    """
+    """One fault per key, even if several branches of a union failed at it."""
     by_key: dict[Key, list[ErrorDetails]] = {}
     for error in errors:
         # Not a mistake: this default depends on other keys, and one of those is wrong.

@@ -211,8 +211,6 @@ def find_stores(
     """The stores of a corpus; None if they do not exist, or are damaged.
 
     Args:
-        config: Sources and rules.
-        root: Folder of all stores.
         every_byte: Compare every byte of a store with its hashes, even if it seems unchanged.
 
     Raises:
@@ -249,8 +247,6 @@ def build_stores(
     The result does not depend on the number of processes or on interruptions, byte for byte.
 
     Args:
-        config: Sources and rules.
-        root: Folder of all stores.
         processes: How many processes build shards; None: one per core; 1: this process.
         progress: Called with the bytes done and the total.
         notice: Called if a store is damaged, or was built by an earlier version.
@@ -699,7 +695,6 @@ def one_document_hint(config: TextConfig, openings: Sequence[str] = ()) -> str |
     """Says that text files without blank lines are one document each; None: they are not.
 
     Args:
-        config: How documents are found.
         openings: The beginnings of the sources; none: they are read.
     """
     if config.documents not in ("auto", "file") or config.separator is not None:
@@ -805,8 +800,6 @@ def count_missing_words(
     The text is read once more and not encoded; only the manifest changes.
 
     Args:
-        config: Sources and rules.
-        root: Folder of all stores.
         progress: Called with the bytes done and the total.
 
     Returns:
@@ -910,10 +903,7 @@ def _make_all(
     """Do tasks.
 
     Args:
-        tasks: These, and those that are done.
         encoder: The tokenizer; it is sent to the processes.
-        folder: The folder of the store.
-        by: Who does them.
         progress: Called with the bytes done and the total.
 
     Raises:
@@ -1037,7 +1027,6 @@ class _HashTask:
 
     Attributes:
         path: The file: uint64, little-endian.
-        shard: The shard.
     """
 
     path: Path
@@ -1126,8 +1115,6 @@ class Part:
 
     Attributes:
         number: The number of the source in the corpus.
-        source: The source to read.
-        piece: The part of the source.
         unit: What a document is in a text file; auto: found when it is read.
         stamps: Size and time of each file of the source when the shards were planned.
     """
@@ -1166,10 +1153,7 @@ class ShardTask:
     """A shard to build.
 
     Attributes:
-        folder: The folder of the shard.
         parts: The text: one piece of a large source, or several small sources.
-        config: How documents are found.
-        rule: How sentences are cut.
         words: The name of the rule by which words are counted; empty: they are not.
         side: The side of all its documents; None: decided by the hash of each.
         share: If ``side`` is None, documents whose hash is below this are held out.

@@ -36,8 +36,6 @@ def embeddings_of(corpus: Corpus, vocab_size: int, size: int) -> NDArray[np.floa
 
     Args:
         corpus: One text, or several; of each, at most its share of the tokens that are counted.
-        vocab_size: Rows.
-        size: Numbers per row.
 
     Returns:
         [V, size], rows of the length ``sqrt(size)``; zero for tokens without neighbours.
@@ -62,7 +60,6 @@ def near_counts(store: TokenStore, vocab_size: int, most: int = _MOST_TOKENS) ->
     """How often each token stands before each other one, near it and in the same document.
 
     Args:
-        vocab_size: Rows and columns.
         most: Tokens to read, in blocks that are spread over the text.
 
     Returns:
@@ -124,7 +121,6 @@ def reduced(matrix: Any, size: int) -> NDArray[np.float32]:
 
     Args:
         matrix: Sparse [V, C].
-        size: Columns of the result.
 
     Returns:
         [V, size], each row scaled to the length ``sqrt(size)``, or zero.

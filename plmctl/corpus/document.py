@@ -30,7 +30,6 @@ class Document:
     """A text and its origin.
 
     Attributes:
-        text: The text.
         origin: ``file:line``, or a sample's name for it.
         words: Characters where the words of segmented text start, ascending; None for other text.
     """
@@ -93,7 +92,6 @@ class Line(NamedTuple):
     """A line with its end.
 
     Attributes:
-        text: The text.
         offset: Its first byte in the file.
         number: Line number, counted from 1 where reading started.
     """
@@ -200,9 +198,6 @@ class _FarBack(Exception):
 
 class _Unpacked(io.RawIOBase):
     """The text of a compressed file, as long as there is not absurdly much of it.
-
-    Args:
-        file: The compressed file that it is read from.
 
     Raises:
         _Inflated: There is.

@@ -62,7 +62,6 @@ class EncodeShards(PipelineStep):  # type: ignore[misc]  # datatrove has no type
     """Task r of n makes the missing shards r, r + n, r + 2n ...
 
     Args:
-        tasks: The shards to make.
         folder: The folder of the store; unfinished shards and errors are written to it.
         isolate: Work in a child process, so that its death is noticed.
     """
@@ -142,12 +141,7 @@ def _killed(number: int) -> PlmError:
 
 @dataclass(frozen=True)
 class Machines:
-    """Makes shards with Slurm or Ray.
-
-    Attributes:
-        config: Which of them, and how many workers.
-        notice: Called with a line for the user.
-    """
+    """Makes shards with Slurm or Ray."""
 
     config: PrepareConfig
     notice: Callable[[str], None]

@@ -53,13 +53,8 @@ class Corpus:
     """The sources of a corpus, and how a config names them.
 
     Attributes:
-        name: A short name.
         train: Paths and globs for ``data.train``.
-        valid: Validation files beside them.
         test: Files named after test text, which nothing reads.
-        column: The column of the text.
-        documents: What a document is in text files.
-        programs: Whether all of it is source code.
         others: Number of files by ending that are not read.
     """
 

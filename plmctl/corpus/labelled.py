@@ -84,7 +84,6 @@ class Split:
     """Training and validation rows.
 
     Attributes:
-        train: Training rows.
         valid: Validation rows by the name of their set; "valid" if the config has no names.
         unlabelled: Number of rows without a gold label, which were left out, by side.
     """
@@ -105,7 +104,6 @@ def split_rows(
     Args:
         config: The sources. If ``valid`` is a share, rows are held out by a hash. ``max_rows`` is
             the size of a sample of the training rows; a smaller sample is part of a larger one.
-        seed: Seed of the sample.
         columns: The columns to hash, so that rows with equal values there are on the same side.
         is_labelled: False for rows to leave out.
 

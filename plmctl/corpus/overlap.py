@@ -38,10 +38,8 @@ class Shared:
     """What of a held-out text is also in the training text.
 
     Attributes:
-        documents: Held-out documents that were looked at.
         shared: Those of which at least half is in the training text.
         text: The share of their tokens that is.
-        whole: Whether all of the training text was read.
     """
 
     documents: int

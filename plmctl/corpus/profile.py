@@ -261,8 +261,6 @@ class _Reading:
     Attributes:
         total: Bytes to read.
         done: Bytes of the pieces that were read.
-        whole: Whether all of the corpus was read.
-        units: What a document is in each file.
         unreadable: What is wrong with each file that cannot be read.
     """
 
@@ -319,11 +317,7 @@ def unreadable(sources: Sequence[Source], config: TextConfig) -> dict[str, DataE
 
 
 class _Sample:
-    """A seeded sample of documents, of about ``_SAMPLE`` characters: each is equally likely.
-
-    Attributes:
-        documents: The documents, in order.
-    """
+    """A seeded sample of documents, of about ``_SAMPLE`` characters: each is equally likely."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[float, int, Document]] = []

@@ -47,7 +47,6 @@ def documents(
     """The documents of a source, or of its piece [start, end).
 
     Args:
-        source: The source to read.
         config: The column of the text, and what a document is in a text file.
         start: Where the piece begins, in the source's unit.
         end: Where the next piece begins; None reads to the end.
@@ -166,11 +165,7 @@ def unit_of(source: Source, config: TextConfig, most: float = math.inf) -> Unit:
 
 
 def text_unit(source: Source, most: float = math.inf) -> Unit:
-    """``blank_line`` if there is a blank line between lines of text, else ``file``.
-
-    Args:
-        most: Look at about so many bytes.
-    """
+    """``blank_line`` if there is a blank line between lines of text, else ``file``."""
     text = blank = False
     for line in read_lines(source.path, 0, source.longest):
         if is_blank(line.text):
@@ -263,9 +258,7 @@ def cut_source(source: Source, unit: Unit, size: int, separator: str | None = No
 
     Args:
         source: The source; compressed and csv files are one piece.
-        unit: What a document is in a text file.
         size: Approximate number of bytes per piece.
-        separator: What separates documents besides.
 
     Raises:
         DataError: A line is longer than the source's limit.

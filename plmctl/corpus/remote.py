@@ -89,7 +89,6 @@ def attempt(action: Callable[[], T], url: str, doing: str) -> T:
     """Do something over the network; try again after a while if it fails.
 
     Args:
-        url: The address, for messages.
         doing: ``read`` or ``written``.
 
     Raises:
@@ -142,7 +141,6 @@ class RemoteStat:
     """Size and stamp of a remote file.
 
     Attributes:
-        st_size: Bytes.
         stamp: Changes if the file does: an ETag, a hash or a time.
     """
 
@@ -152,11 +150,7 @@ class RemoteStat:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file at a URL, with what reading needs of ``Path``.
-
-    Attributes:
-        url: The URL.
-    """
+    """A file at a URL, with what reading needs of ``Path``."""
 
     url: str
 
@@ -180,9 +174,6 @@ class RemoteFile:
 
     def stat(self, *, fresh: bool = False) -> RemoteStat:
         """Size and stamp.
-
-        Args:
-            fresh: Ask again, whatever was listed before.
 
         Raises:
             DataError: There is no such file, or its size is unknown.
@@ -317,7 +308,6 @@ class RemoteRoot:
     """The folder of all stores, at a URL.
 
     Attributes:
-        url: The URL.
         cache: The local folder of the files of all URLs.
         limit: Bytes of shards that are kept in it.
     """
@@ -363,8 +353,6 @@ class RemoteStore:
     """A store at a URL, and its local copy, which may lack shards.
 
     Attributes:
-        url: The URL of the store.
-        folder: The local folder.
         limit: Bytes of the shards of all stores that are kept on this machine.
     """
 

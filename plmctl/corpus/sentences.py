@@ -246,8 +246,6 @@ def _ends(text: str, start: int, match: re.Match[str], end: int) -> bool:
     """Whether the stop and the space of ``match`` end the sentence that began at ``start``.
 
     Args:
-        text: The text to cut.
-        start: Where the sentence begins.
         match: A match of ``_EN_END``.
         end: Where the block ends; text after it is not considered.
     """

@@ -72,7 +72,6 @@ class Source:
 
     Attributes:
         name: A path, a URL, or ``hf:...``, ``ms:...`` or ``sample:...``.
-        kind: How it is read.
         longest: Bytes of the longest line and document that are read.
     """
 

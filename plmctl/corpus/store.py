@@ -367,8 +367,6 @@ class MixedStore:
     """Corpora that are mixed in training.
 
     Attributes:
-        names: Names of the corpora.
-        stores: A store for each.
         weights: Relative shares of the samples; they need not sum to one.
     """
 
@@ -437,7 +435,6 @@ def cached_array(
 
     Args:
         rule: All other inputs: names and numbers.
-        dtype: Type of its elements.
         make: Computes consecutive parts [n] of the array.
 
     Returns:

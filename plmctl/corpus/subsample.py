@@ -28,7 +28,6 @@ class SubsampleLimits:
         size: Maximum number of UTF-8 bytes; the last document is cut where a word ends.
         each: Maximum number of UTF-8 bytes per document, from its beginning.
         held_out: Read only the documents that this validation share holds out.
-        seed: Seed of the sample.
     """
 
     documents: int | None = None
@@ -110,12 +109,9 @@ class ByteSubsample:
     """The sampled part of a corpus.
 
     Attributes:
-        config: How documents are found.
-        parts: Pieces of its sources, in order.
         shares: The share of the documents of each piece to keep.
         size: Approximate number of bytes of the sample; compressed files count by their size.
         total: Bytes of the corpus.
-        seed: Seed of the sample.
     """
 
     config: TextConfig
@@ -155,8 +151,6 @@ def subsample_bytes(config: TextConfig, max_bytes: int, seed: int) -> ByteSubsam
     Args:
         config: The corpus. Each line of a text file is a document, whatever the config says, so
             that no file must fit in memory.
-        max_bytes: Size of the sample.
-        seed: Seed of the sample.
 
     Raises:
         DataError: A source does not exist, or its words are not marked as the config says.

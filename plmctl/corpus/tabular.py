@@ -46,7 +46,6 @@ def rows(source: Source, start: int = 0, end: int | None = None, column: str | N
     """The rows of a source in [start, end), each with its origin.
 
     Args:
-        source: The source to read.
         start: In bytes for jsonl, row groups for parquet, rows for ``datasets`` and the Hub.
         end: Where to stop; None reads to the end.
         column: Read only this column, if that saves work.
@@ -310,11 +309,6 @@ def _plain_rows(
     batch: pyarrow.RecordBatch | pyarrow.Table, name: str, before: int
 ) -> list[dict[str, Any]]:
     """The rows of a batch; a float that is NaN is no value.
-
-    Args:
-        batch: Some rows.
-        name: Of the file or folder.
-        before: Number of rows before these.
 
     Raises:
         DataError: Values that are damaged, or a text that is not UTF-8; with the row.

@@ -193,9 +193,6 @@ class MaskedCompletions:
     def score(self, pairs: Sequence[Pair]) -> list[CompletionScore]:
         """Score the tokens of each completion, all else seen; a context is cut from the left.
 
-        Args:
-            pairs: Contexts and their completions.
-
         Raises:
             DataError: A completion without a token, or longer than the positions.
         """

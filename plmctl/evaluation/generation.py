@@ -31,7 +31,6 @@ class Decoding:
             length to this power.
         temperature: Divides the logits before a draw; None with ``top_k`` and ``top_p`` None: the
             most probable token, no draw.
-        top_k: Draw from this many most probable tokens.
         top_p: Draw from the fewest most probable tokens with this probability together.
         no_repeat_ngram: Never generate a sequence of this many tokens twice; 0: no limit.
         seed: Decides the draws, with the number of the prompt and the position of the token.
@@ -70,12 +69,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """The tokens that a causal model continues, or that T5's encoder reads.
-
-    Attributes:
-        ids: Tokens.
-        cut: Whether tokens were cut from the left.
-    """
+    """The tokens that a causal model continues, or that T5's encoder reads."""
 
     ids: tuple[int, ...]
     cut: bool
@@ -87,7 +81,6 @@ class GeneratedText:
 
     Attributes:
         text: Without special tokens.
-        tokens: Their number.
         ended: Whether the model ended it; else it reached the limit.
         cut: Whether the prompt was cut from the left to fit.
     """
@@ -162,7 +155,6 @@ def generate_ids(
     Args:
         model: A causal or text-to-text model.
         prompts: See ``encode_prompt``.
-        decoding: How the next token is chosen.
         streamer: Receives the tokens of a single prompt as they are generated.
     """
     import torch

@@ -233,11 +233,6 @@ class Likelihood(ABC):
     ) -> SentenceScores:
         """The log-probability of each of N sentences by itself.
 
-        Args:
-            texts: Each is read as one sentence.
-            variant: Masked models: see ``ScoringOptions``.
-            span: Encoder-decoders: see ``ScoringOptions``.
-
         Returns:
             Sums of logarithms. The first token of a model without a begin token counts as a guess
             among all tokens, the same for every sentence.

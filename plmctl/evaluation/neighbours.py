@@ -40,7 +40,6 @@ class WordUse:
     """A word in its sentence.
 
     Attributes:
-        sentence: The whole sentence.
         span: The characters of the word in the sentence.
         similarity: Cosine of its vector with that of the given word.
     """
@@ -88,8 +87,6 @@ def nearest(
     Args:
         read: See ``vector_reader``.
         use: The given use; it is not among the result.
-        sentences: The sentences to search.
-        count: Uses to return.
         batch_size: Sentences at once; sentences of similar length are together.
 
     Returns:

@@ -60,7 +60,6 @@ def fill_template(template: str, values: Mapping[str, Any], origin: str) -> str:
 
     Args:
         template: See ``Template``.
-        values: Text or numbers by column.
         origin: Their ``file:line``, for errors.
 
     Raises:
@@ -173,12 +172,6 @@ class Prompt:
 class FewShot:
     """Puts examples before prompts.
 
-    Args:
-        config: Their number, and the text between them.
-        pool: The examples to draw from.
-        model: Decides how many fit.
-        seed: Decides the draws.
-
     Raises:
         ConfigError: Examples are requested, but the pool is empty.
     """
@@ -198,7 +191,6 @@ class FewShot:
         """The prompt after as many examples as fit.
 
         Args:
-            prompt: The prompt of the item.
             room: Tokens to leave free after it.
         """
         drawn = [
@@ -236,7 +228,6 @@ def draw_shots(seed: int, item: str, population: int, count: int) -> list[int]:
 
     Args:
         item: The prompt of the item.
-        population: Number of examples to draw from.
         count: Number of draws; all examples if there are fewer.
     """
     key = fold(seed, stream("shots"), stream(item))
@@ -272,10 +263,8 @@ class QuestionColumns:
     """The columns of a row that make up its question.
 
     Attributes:
-        template: The template of the prompt.
         options: The column that holds a list of options, or a column for each.
         choices: Instead of options in the data: the words for each label.
-        answer: The column of the right option.
         first: The number of the first option, if the answer is a number.
         between: Text between the prompt and an option that does not begin with a space.
     """
@@ -364,8 +353,6 @@ def preferred_options(
     prompt).
 
     Args:
-        options: The options as they follow the prompt.
-        conditional: The score of each after the prompt.
         unconditional: The score of each after the neutral prompt, if requested.
     """
     log_probs = np.array([score.log_prob for score in conditional])

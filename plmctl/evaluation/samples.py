@@ -52,7 +52,6 @@ def fill_mask(
 
     Args:
         texts: Each with one mask token or more.
-        top: Number of tokens.
 
     Returns:
         For each text: ``text`` and ``predictions``, a list of token and probability; ``cut`` if it
@@ -214,7 +213,6 @@ def held_out_samples(
     The sentences depend on no weights.
 
     Args:
-        store: Held-out text.
         seed: Decides the sentences and what is hidden of them.
         objective: One that has samples; the model is trained with it.
         count: Sentences, at most.

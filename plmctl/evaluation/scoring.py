@@ -44,10 +44,8 @@ def score(
     """Mean losses and accuracies, from sums over the whole set, never means of batches.
 
     Args:
-        accelerator: The device and the processes.
         network: Not wrapped: processes may have different numbers of batches, and a wrapper's
             forward would wait for the others.
-        examples: The examples of an objective or a task.
         batches: This process's share.
         stop: Checked after every batch; the processes agree on it at the end.
 
@@ -120,7 +118,6 @@ def answers(
 
     Args:
         network: Not wrapped for several processes.
-        device: Where the network is.
     """
     import torch
 
@@ -142,12 +139,7 @@ _TASK_NETWORK = ("task",)  # among the networks of a ``LoadedModel``
 
 @dataclass(frozen=True)
 class FinetunedModel:
-    """A finetuned model with its task: rows in, answers out. The network is loaded once.
-
-    Attributes:
-        model: The model folder or Hub id, opened.
-        finetuned: Its task, labels and maximal length.
-    """
+    """A finetuned model with its task: rows in, answers out. The network is loaded once."""
 
     model: LoadedModel
     finetuned: Finetuned

@@ -28,7 +28,6 @@ class Piece:
 
     Attributes:
         id: What the network reads; what it predicts if the kind is "target".
-        kind: What was done to it.
         original: The token of the text, if it is another one.
     """
 
@@ -80,7 +79,6 @@ def masked_tallies(
         lengths: [B] tokens that are not padding.
         positions: [K] positions of the flattened batch that are predicted, ascending.
         targets: [K] the original tokens.
-        mask_id: The id of the mask token.
 
     Returns:
         mean_length; masked_share (of all tokens, special ones included); mask_share, random_share
@@ -146,7 +144,6 @@ def masked_row(
         ids: [L] without padding.
         positions: [K] positions that are predicted.
         targets: [K] the original tokens.
-        mask_id: The id of the mask token.
         specials: Ids that the objective inserts; they are never text.
     """
     original = dict(zip(positions.tolist(), targets.tolist(), strict=True))

@@ -42,7 +42,6 @@ def fold(key: ArrayLike, *counters: ArrayLike) -> Keys:
 
     Args:
         key: Any integers, read modulo 2**64.
-        *counters: Integers, folded in one after the other.
 
     Returns:
         uint64 keys of the broadcast shape.

@@ -32,7 +32,6 @@ def count_exact(lengths: Ints, rate: float, maximum: int | None) -> Ints:
 
     Args:
         lengths: [B] lengths with special tokens.
-        rate: Share of the length.
         maximum: ``max_predictions_per_seq``, or None.
 
     Returns:
@@ -148,7 +147,6 @@ def replace(ids: Ints, chosen: Bools, keys: Keys, treatment: Treatment) -> Ints:
         ids: [B, L] original ids.
         chosen: [B, L] positions to predict.
         keys: [B] one key per row.
-        treatment: Shares and ids.
 
     Returns:
         [B, L] a new array.

@@ -48,7 +48,6 @@ def span_counts(lengths: Ints, density: float, mean_span: float) -> tuple[Ints, 
 
     Args:
         lengths: [B]; a row of one token counts as two, as in the source.
-        density: Share of noise.
         mean_span: Mean tokens per span, at least 1.
 
     Returns:
@@ -67,8 +66,6 @@ def span_lengths(seq_len: int, density: float, mean_span: float) -> SpanLengths:
 
     Args:
         seq_len: Tokens of an input with its sentinels and end token, at least 4.
-        density: Share of noise.
-        mean_span: Mean tokens per span.
     """
     most = int(seq_len / (1 - density)) + 2  # without sentinels; no longer window can fit
     raw = np.arange(2, max(most, 4))
@@ -88,8 +85,6 @@ def span_noise(lengths: Ints, density: float, mean_span: float, keys: Keys) -> B
 
     Args:
         lengths: [B].
-        density: Share of noise.
-        mean_span: Mean tokens per span.
         keys: [B] one key per row.
 
     Returns:
@@ -154,7 +149,6 @@ def replace_tokens(
     Args:
         ids: [B, W].
         noise: [B, W].
-        sentinel: The one id for all of them.
         random_share: 0.1 in the BERT style, 0 in the MASS style.
         bounds: Random tokens are uniform over this range of ids.
         keys: [B] one key per row.

@@ -107,7 +107,6 @@ def line_edges(starts: Ints, ends: Ints, documents: Ints, *, separated: bool) ->
         starts: [S] token position where each sentence starts.
         ends: [S] where it ends; tokens between two sentences are left out.
         documents: [D+1] sentence index where each document starts.
-        separated: Whether there are separators between documents.
 
     Yields:
         In parts [N+1] the stream position where each line starts; the last is where all end.
@@ -133,7 +132,6 @@ class LineStream:
         lines: [N+1] stream position where each line starts.
         starts: [S] token position where each sentence starts.
         documents: [D+1] sentence index where each document starts.
-        separated: Whether there are separators between documents.
     """
 
     def __init__(self, lines: Ints, starts: Ints, documents: Ints, *, separated: bool) -> None:
@@ -251,7 +249,6 @@ class WhiteSpace:
         Args:
             starts: [N] where each span starts.
             ends: [N] where it ends.
-            tokens: Gives the ids at positions.
         """
         spans = {1: starts.copy(), -1: ends.copy()}
         for by, edge in spans.items():
@@ -369,7 +366,6 @@ def packed(ids: Ints, real: Bools, row: Ints, pad: int) -> tuple[Ints, Ints]:
         ids: [E, W] an example per row.
         real: [E, W] which of them are its tokens.
         row: [E] the row that each goes to, ascending; every row from 0 on has one.
-        pad: The id of padding.
 
     Returns:
         [B, L] ids, and the number of the example within its row, from 1; 0 at padding.

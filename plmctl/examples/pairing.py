@@ -170,14 +170,12 @@ class _Chunks:
     """Sentences of documents before a partner is drawn; every field is [chunks].
 
     Attributes:
-        document: Whose sentences they are.
         target: Tokens of A and B together.
         start: The first sentence.
         split: The sentence after A.
         end: The sentence after the chunk.
         random: Whether B is from another document.
         swapped: Whether B comes first.
-        draws: The keys of their other draws.
     """
 
     document: Ints
@@ -199,8 +197,6 @@ def _rounds(
         corpus: Where sentences and documents start.
         document: [N] those that advance together, in order.
         target: [N] tokens of A and B together.
-        key: The key of the pass.
-        decide: Which pairs are random or swapped.
     """
     sentences, documents = corpus
     at, end, round_ = documents[document], documents[document + 1], 0

@@ -17,7 +17,6 @@ def span_shares(p: float, longest: int) -> Floats:
 
     Args:
         p: The probability of ending after each word.
-        longest: Most words.
     """
     weights = p * (1 - p) ** np.arange(longest)
     shares: Floats = weights / weights.sum()
@@ -128,7 +127,6 @@ class Spans:
         number: [K] the run of each.
         first: [runs] first position of each run.
         last: [runs] last position of each run.
-        width: Positions of a row.
     """
 
     positions: Ints

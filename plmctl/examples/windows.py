@@ -75,7 +75,6 @@ def covering(text: str, spans: Ints, answer: str, start: int) -> tuple[int, int]
     refused here: its row may have other errors.
 
     Args:
-        text: The context.
         spans: Its ``words``.
         answer: The text in the data, which may have other spaces.
         start: The first character in the data.

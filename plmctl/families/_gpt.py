@@ -72,7 +72,6 @@ class DecoderFamily(Family):
             input_ids: [B, T], sequences without padding.
             position_ids: [B, T], from 0 at every position that attention shall not look back from;
                 None: each sequence is one text.
-            project: See ``Project``.
 
         Returns:
             lm: [B, T, V].

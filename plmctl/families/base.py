@@ -44,8 +44,6 @@ class Advice:
     """What ``plmctl init`` proposes for a family, chosen on small models (``configs/fast``).
 
     Attributes:
-        objective: Options of the paper's objective.
-        network: Options of the network.
         lr: Muon's learning rate.
         beta2: The second of its betas.
         window: Tokens of a row if a state continues from one row to the next; 0: the text decides.
@@ -190,7 +188,6 @@ class Family(ABC):
         """Let the heads of the first layer look at near tokens: see ``local_attention_``.
 
         Args:
-            model: A network with fresh weights.
             std: Of its token embeddings.
         """
         raise NotImplementedError(cls.__name__)  # where the config has `initial_attention`
@@ -240,12 +237,7 @@ class Family(ABC):
 
     @classmethod
     def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
-        """The class of the network with a head, or an Auto class that has one; None: there is none.
-
-        Args:
-            kind: What the head is for.
-            network: transformers' config.
-        """
+        """The class of the network with a head, or an Auto class that has one; None: none."""
         import transformers
 
         name = cls.HEAD_CLASSES.get(kind)
@@ -277,10 +269,6 @@ class Family(ABC):
     def listed(self, model: str, network: PreTrainedConfig) -> Family:
         """The family itself.
 
-        Args:
-            model: The folder that it was found for.
-            network: transformers' config in it.
-
         Raises:
             ConfigError: It is ``Unlisted``, and the caller needs a family.
         """
@@ -299,7 +287,6 @@ class Family(ABC):
         Args:
             vocab_size: Rows of the embedding table.
             pad_id: Id of the padding token, or of the end-of-text token if there is none.
-            loss_terms: Decide the heads.
             eos_id: Where an encoder-decoder stops writing; T5's own config says 1.
 
         Raises:
@@ -342,7 +329,6 @@ class Family(ABC):
 
         Args:
             folder: A model folder or Hub id.
-            loss_terms: Decide the heads.
             new_heads: Called with a message if the folder lacks heads; None: an error.
             **changes: To transformers' config.
 

@@ -148,7 +148,6 @@ class Elmo(Family, config=Config):
         """Logits of each direction, and the recurrent state after the window.
 
         Args:
-            model: ElmoForPreTraining.
             characters: [U, C] of distinct words.
             words: [2, B, T], rows of ``characters``: the forward streams, the backward ones.
             state: [B, layers, 2, P + C] before the window; None: zeros.

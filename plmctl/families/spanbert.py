@@ -83,11 +83,6 @@ class SpanBertFamily(EncoderFamily, config=Config):
 
         Args:
             model: SpanBert, or BertForMaskedLM without spans.
-            input_ids: See ``Family.forward``.
-            attention_mask: See ``Family.forward``.
-            token_type_ids: See ``Family.forward``.
-            positions: See ``Family.forward``.
-            project: See ``Project``.
             **spans: left, right, place, all [T]: for each target of the span-boundary head, the
                 positions in the flattened batch around its span, and its place in the span.
         """

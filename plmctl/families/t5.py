@@ -218,7 +218,6 @@ class T5(Family, config=Config):
         """Logits of the target tokens.
 
         Args:
-            model: T5ForConditionalGeneration.
             input_ids: [B, L].
             attention_mask: [B, L], 0 at padding; with ``decoder_texts`` the number of each token's
                 text within its row, which tokens of the same number alone attend to.
@@ -226,7 +225,6 @@ class T5(Family, config=Config):
                 follows the target's end.
             positions: [K] positions of the flattened targets that are not padding.
             decoder_texts: [B, T] the same numbers of the decoder's tokens; None: one text per row.
-            project: See ``Project``.
 
         Returns:
             lm: [K, V].

@@ -59,9 +59,6 @@ class Paradigms:
     def add(self, row: Row, file: str, config: ParadigmConfig) -> None:
         """Add an item.
 
-        Args:
-            config: See ``ParadigmConfig``.
-
         Raises:
             DataError: A column is missing.
         """

@@ -95,9 +95,6 @@ class Measure(ABC, Generic[C]):
 
     A subclass names its config as a type and as an object: ``class Perplexity(Measure[Config],
     config=Config)``.
-
-    Args:
-        config: Its data and its options.
     """
 
     Config: ClassVar[type[MeasureConfig]]
@@ -277,7 +274,6 @@ class ScoredCorpus:
     """Documents to score.
 
     Attributes:
-        documents: The documents.
         texts: The text of each as the tokenizer reads it: all of it, or its sentences.
         sizes: UTF-8 bytes, characters, and words, [3, N]; words are those between white space, and
             one for the end of each line.

@@ -39,7 +39,6 @@ def classification_metrics(
     Args:
         predictions: [N] predicted label numbers.
         references: [N] true ones.
-        labels: Names by number.
         positive: The label whose F1 is ``f1``, where there are two; None: the second.
 
     Returns:
@@ -277,7 +276,6 @@ def multi_label_metrics(
     Args:
         predictions: [N, C], true where a row is predicted to have the label.
         references: [N, C], true where it has.
-        labels: Names by number.
 
     Returns:
         f1_micro, f1_macro, subset_accuracy, majority (subset accuracy of the most frequent set of

@@ -137,7 +137,6 @@ def find_metric(name: str, kind: Kind | None = None) -> tuple[Callable[..., Any]
     """The function of one of plmctl's metrics, and the kind of predictions that it takes.
 
     Args:
-        name: One of ``names()``.
         kind: The kind of predictions that it must take; None: any.
 
     Raises:
@@ -260,7 +259,6 @@ def compute(
 
     Args:
         name: See ``load``.
-        kind: What a prediction is.
         predictions: [N], lists or arrays.
         references: [N].
         options: For plmctl's metrics; each takes those that it knows.
@@ -322,12 +320,7 @@ def _result(value: Any, what: str) -> Any:
 
 
 def own_names(name: str, results: Mapping[str, Any], taken: Collection[str]) -> dict[str, str]:
-    """The names that results of a user's metric get instead of plmctl's own, or of another's.
-
-    Args:
-        name: Of the metric, see ``load``.
-        taken: Names of results that are there.
-    """
+    """The names that results of a user's metric get instead of plmctl's own, or of another's."""
     stem = Path(name.removeprefix(_HUB)).stem
     return {key: f"{stem}.{key}" for key in results if key in taken or key in _NAMES_OF_RESULTS}
 

@@ -69,9 +69,6 @@ parameter."""
 def effective_tokens(tokens: float, unique: float) -> float:
     """New tokens that are worth as much as ``tokens`` tokens of a text that is repeated.
 
-    Args:
-        tokens: Tokens of training.
-
     Source: Muennighoff et al., 2023, arXiv:2305.16264, equation 5.
     """
     if tokens <= unique:
@@ -82,12 +79,7 @@ def effective_tokens(tokens: float, unique: float) -> float:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """``L(C) = K / C^gamma``.
-
-    Attributes:
-        K: Scale.
-        gamma: Exponent.
-    """
+    """``L(C) = K / C^gamma``."""
 
     K: float
     gamma: float
@@ -204,7 +196,6 @@ def noise_of(fitted: Floats, losses: Floats, constants: int = _CONSTANTS) -> Flo
     Args:
         fitted: [R] losses by the law.
         losses: [R] measured.
-        constants: The constants of the law.
     """
     left = len(losses) - constants
     if left <= 0:
@@ -218,8 +209,6 @@ def redrawn(fitted: Floats, noise: Floats, draws: int, seed: int) -> tuple[Float
     Args:
         fitted: [R] losses by the law.
         noise: [R] of ``noise_of``.
-        draws: How often.
-        seed: Of the draws.
 
     Returns:
         losses: [draws, R].

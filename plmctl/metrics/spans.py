@@ -58,12 +58,6 @@ def entities(
 ) -> dict[str, Any]:
     """Entity-level metrics over all sentences together.
 
-    Args:
-        predictions: Tags of each sentence.
-        references: The true ones.
-        scheme: The scheme of both.
-        strict: See ``spans``.
-
     Returns:
         f1, precision, recall (micro: over all entities), accuracy (of the tags, word by word),
         entities (true ones), and per_class: label, precision, recall, f1, support of each type.

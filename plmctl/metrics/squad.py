@@ -86,7 +86,6 @@ def answer_metrics(
     Args:
         predictions: [N] answers; "" for none.
         references: [N] the right answers to each; none where the question has no answer.
-        metric: Whose rules.
         version2: Questions may have no answer, whatever the rules: HasAns and NoAns too.
     """
     per_question = scores(predictions, references, metric)
@@ -131,7 +130,6 @@ def forced(per_question: Scores, no_answer: Sequence[float], threshold: float) -
     """The scores when questions with ``no_answer`` above the threshold are left unanswered.
 
     Args:
-        per_question: The scores of the answers as they are.
         no_answer: [N] how likely it is that there is none, on any scale.
         threshold: On the same scale.
     """

@@ -44,8 +44,6 @@ def interval(
         function: The metric, of predictions and references of the same length.
         predictions: [N], one per row; arrays and lists are both taken.
         references: [N].
-        seed: The seed of the draws.
-        resamples: How often rows are drawn.
         level: Share of the draws whose metric lies in the interval.
 
     Returns:
@@ -125,7 +123,6 @@ def with_interval(
     One row has no interval: every draw of it is the same.
 
     Args:
-        function: Computes that metric.
         predictions: [N].
         references: [N].
     """
@@ -154,9 +151,7 @@ def paired(
         function: A metric of which more is better.
         first: [N] predictions of the one model.
         second: [N] those of the other.
-        references: [N].
         seed: The seed of the draws, which are the same for both models.
-        resamples: How often rows are drawn.
 
     Returns:
         difference (second minus first, on all rows), low and high (its 95 % percentile interval),
@@ -215,7 +210,6 @@ def error_of_ratio(
     Args:
         numerator: [N], of each document.
         denominator: [N].
-        seed: The seed of the draws.
         function: The function of the ratio, elementwise.
 
     Returns:

@@ -41,7 +41,6 @@ def bleu(
     Args:
         predictions: [N].
         references: [N] one or more right texts each.
-        tokens: How texts are cut into words.
 
     Raises:
         ConfigError: The extra ``text`` is not installed.
@@ -151,7 +150,6 @@ def normalized(text: str, rules: Rules = "squad") -> str:
     """Lower case, without punctuation, without the words a, an, the, single spaces.
 
     Args:
-        text: An answer.
         rules: squad: ASCII punctuation is deleted, and curved quotes stay (evaluate-v1.1.py of
             SQuAD; also of Natural Questions and WebQuestions). trivia_qa: punctuation becomes a
             space, single curved quotes and accents too (triviaqa_evaluation.py of TriviaQA, and

@@ -29,7 +29,6 @@ class CompletionScore:
 
     Attributes:
         log_prob: log p(completion | context) in nats, summed over its tokens.
-        tokens: Their number.
         greedy: Whether each of them is the most probable one, given all before it.
         cut: Whether the context was cut from the left to fit.
     """
@@ -49,7 +48,6 @@ class EncodedCompletion:
             the tokens of the decoder, its start token first.
         first: Where the scored tokens begin; all tokens after it are scored.
         source: What T5's encoder reads; empty for the others.
-        cut: Whether tokens were left out at the left.
     """
 
     ids: tuple[int, ...]
@@ -73,7 +71,6 @@ def score_encoded(
     Args:
         network: GPT-1, GPT-2 or GPT-3 with its language-model head, or an encoder-decoder.
         texts: Each with one scored token or more.
-        batch_size: Texts at once.
         autocast: The precision of all but the output layer, which is computed in float32.
 
     Returns:
@@ -134,7 +131,6 @@ class SharedContext:
     """Texts that share a beginning (causal) or a source (T5).
 
     Attributes:
-        members: Their numbers.
         shared: Tokens of the beginning that are read once; 0: none.
         length: Tokens of the longest of them, source included.
     """
@@ -150,8 +146,6 @@ def completion_batches(
     """All texts in batches of at most ``size`` rows of similar length.
 
     Args:
-        texts: The texts to score.
-        size: Rows at once.
         caches: Whether a shared beginning can be read once.
     """
     together: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
@@ -198,10 +192,6 @@ def predicting_states(
     network: Any, texts: Sequence[EncodedCompletion], groups: Sequence[SharedContext]
 ) -> Tensor:
     """The states before the output layer that predict the scored tokens of a batch.
-
-    Args:
-        network: See ``score_encoded``.
-        groups: Those of this batch.
 
     Returns:
         [K, H], the texts in the order of the groups.

@@ -58,7 +58,6 @@ def encode_words(words: Sequence[str], width: int = WORD_LENGTH) -> Characters:
 
     Args:
         words: N words; the bytes of a word that do not fit are left out.
-        width: Ids per word.
 
     Returns:
         [N, width].
@@ -99,7 +98,6 @@ class ElmoConfig(PreTrainedConfig):
 
     Attributes:
         vocab_size: Words that the language model predicts; its input has no vocabulary.
-        char_embedding_size: Size of a character's embedding.
         filters: Convolutions over the characters: (characters, features) of each.
         num_highway_layers: Highway layers between the convolutions and the projection.
         projection_size: Width of a layer's output in each direction, and of a token.
@@ -111,7 +109,6 @@ class ElmoConfig(PreTrainedConfig):
         pad_token_id: The character id at positions without a word.
         frozen: In a finetuned network: the biLM stays as it is (published).
         head_size: Width of a finetuned network's BiLSTM in each direction.
-        head_layers: Its layers.
         head_dropout: The dropout rate of the mixed vectors and of the BiLSTM.
     """
 
@@ -476,7 +473,6 @@ class ScalarMix(nn.Module):
     Weights start equal and gamma at 1.
 
     Args:
-        layers: Number of layers.
         layer_norm: Bring each layer to mean 0 and variance 1 over the batch's words first.
     """
 

@@ -128,7 +128,6 @@ class Start:
 
     Attributes:
         model: A model folder or Hub id. A finetuned one has its head already.
-        tokenizer: The model's, as its task opened it.
         labels: By id; empty: the task has none.
         pretrained: False keeps the architecture and initialises all weights from scratch.
         changes: Fields of the model's config to set, such as dropout.
@@ -240,8 +239,6 @@ def report_or_refuse(
 
     Args:
         source: The folder or Hub id.
-        network: Whose heads they are.
-        names: The names of their modules or tensors.
         new_heads: Called with them; None: the folder has to have them.
 
     Raises:
@@ -414,9 +411,7 @@ def load_with_labels(cls: Any, start: Start, config: Any, **parts: Any) -> tuple
 
     Args:
         cls: A class with a head, of transformers or of plmctl, or an Auto class.
-        start: The model that it starts from.
         config: The network's, with ``id2label`` as it is to be.
-        **parts: Further arguments of the class.
 
     Returns:
         The network, and the modules with random weights, by name: those that the folder does not

@@ -115,7 +115,6 @@ class Projection:
 
         Args:
             targets: [...] classes, IGNORE where there is no target.
-            z_loss: Weight of the penalty.
         """
         hidden_NH, layer = self.hidden.flatten(0, -2), self.layer
         apply: Any = _ProjectedLosses.apply
@@ -174,9 +173,6 @@ def _losses_and_gradients(
     """Both sums [2], and the gradients of their sum: [N, H], [V, H] and [V].
 
     Args:
-        hidden_NH: The inputs of the layer.
-        weight_VH: The weight of the layer.
-        bias_V: The bias of the layer.
         targets_N: Classes, or IGNORE.
         weight_and_dtype: Weight of the penalty, and the dtype of the products.
     """
@@ -216,9 +212,7 @@ def _loss_in_place(
 
     Args:
         logits_RV: Overwritten.
-        targets_R1: Classes.
         has_target_R1: 1 where there is a target, else 0.
-        z_loss: Weight of the penalty.
     """
     target_R1, largest_R1 = logits_RV.gather(-1, targets_R1), logits_RV.amax(-1, keepdim=True)
     d_logits_RV = logits_RV.sub_(largest_R1).exp_()  # only once: it is the slowest step
@@ -248,7 +242,6 @@ def cross_entropy_and_z(
     Args:
         logits: [K, V].
         targets: [K], IGNORE where there is no target.
-        coefficient: The coefficient of the penalty.
     """
     wide = logits.float()
     log_z = wide.logsumexp(-1)
@@ -270,7 +263,6 @@ def sampled_logits(
     is expected to give is subtracted, and a candidate that is the true word is left out.
 
     Args:
-        hidden_NH: What the head takes.
         head: [V, H]; ids sorted by frequency.
         targets_N: True words.
         candidates_S: Distinct words of ``objectives.bilm.log_uniform``.

@@ -53,9 +53,6 @@ class Network(nn.Module):
 
         Wrappers, autocast, the state of rows and the seeds of draws stay outside, so that nothing
         in it changes from step to step but tensors. Module names stay as they are.
-
-        Args:
-            **options: The options of ``torch.compile``.
         """
         self._compiled = torch.compile(self._run, **options)
 
@@ -64,9 +61,6 @@ class Network(nn.Module):
 
         Each layer is compiled by itself, inside the hooks that gather its weights; what is between
         the layers is not compiled.
-
-        Args:
-            **options: The options of ``torch.compile``.
         """
         for layer in layers:
             layer.forward = _while_training(layer, **options)

@@ -28,10 +28,6 @@ class EncoderWithHead(PreTrainedModel):
 
     A subclass has a config with a ``model_type`` of its own, so that no other class reads its
     weights as those of the encoder's usual head.
-
-    Args:
-        config: With the encoder's.
-        head: Makes the head from the encoder's config.
     """
 
     config_class: type[OwnHeadConfig] = OwnHeadConfig
@@ -83,10 +79,7 @@ def load_own_head(
     """A network with a head of its own, in float32.
 
     Args:
-        cls: Its class.
         start: An encoder with any head, which is left out; or a folder with this head.
-        config: The network's.
-        parts: Further arguments of the class.
         initialize: Draws the weights of a new network as the encoder's family does.
 
     Raises:

@@ -75,7 +75,6 @@ def local_attention_(
             position embeddings. What is published is added to.
         key: The same of the key. Both may be views of one parameter.
         std: Of the token embeddings.
-        causal: Heads look back only.
     """
     count, size = positions.weight.shape
     waves, per_head = size // 2, size // heads // 2
@@ -266,7 +265,6 @@ def check_layers(
     """Refuse to reinitialise or to freeze more layers than a network has; no weight is read.
 
     Args:
-        config: transformers' config of the network.
         reinit_layers: See ``reinit``.
         frozen: See ``freeze``.
 
@@ -304,7 +302,6 @@ def extend_vocabulary(model: PreTrainedModel, new: Mapping[int, Sequence[int]]) 
     than a matrix and a bias over the last hidden state.
 
     Args:
-        model: A model of any family that reads tokens.
         new: For each new id the old ids that its row is the mean of; none: of all old rows.
 
     Raises:

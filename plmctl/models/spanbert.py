@@ -38,10 +38,6 @@ class SpanBoundaryHead(nn.Module):
     A two-layer network over [left; right; place], activation and LayerNorm after each layer, then
     the input embeddings and a separate bias. Source: facebookresearch/SpanBERT,
     ``BertPairTargetPredictionHead``.
-
-    Args:
-        config: The encoder's.
-        places: Tokens of a span that it distinguishes.
     """
 
     def __init__(self, config: BertConfig, places: int) -> None:
@@ -62,7 +58,6 @@ class SpanBoundaryHead(nn.Module):
             left_TH: Hidden states of the token before the span.
             right_TH: Hidden states of the token after it.
             place: [T] the target's place in its span, from 0.
-            words_VH: The input embeddings.
         """
         both = torch.cat([left_TH, right_TH, self.position_embeddings(place)], dim=-1)
         hidden_TH = self.norm1(self.act(self.linear1(both)))

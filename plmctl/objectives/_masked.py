@@ -86,7 +86,6 @@ def stripped_spans(
     """Spans of a store without the white space at their edges, such as line ends.
 
     Args:
-        vocab: Which of them are white space.
         rule: Names the spans: the cache's key.
         starts: [N] token positions.
         ends: [N].
@@ -129,12 +128,6 @@ class Masker:
     """Reads a layout's tokens and masks them.
 
     Attributes:
-        config: The kind of masking.
-        store: Where the tokens are.
-        treatment: What replaces the tokens at masked positions.
-        specials: Ids of the layout's special tokens.
-        key: The random key of all masks.
-        rate: Share of the tokens that is predicted.
         white: What is white space among the tokens, if the tokenizer keeps it.
     """
 
@@ -220,10 +213,6 @@ def masker(config: MaskingConfig, store: TokenStore, vocab: Vocab, seed: int) ->
 
 def special_ids(name: str, vocab: Vocab) -> list[int]:
     """Ids of ``ROW_TOKENS``.
-
-    Args:
-        name: The name of the objective.
-        vocab: The tokenizer's.
 
     Raises:
         ConfigError: The tokenizer lacks one of them.
@@ -433,7 +422,6 @@ class MaskedPairs(MaskedExamples[MaskingConfig]):
 
     Args:
         pairs: The pairs of a pass over the corpus, by its number.
-        label: What the label of a pair means.
     """
 
     def __init__(
@@ -521,8 +509,6 @@ def cached_pairs(
     """The pairs of a pass by its number; each pass is computed once.
 
     Args:
-        store: The corpus.
-        seq_len: Tokens per row.
         rule: Names the kind of pairs and the options that they depend on: the cache's key.
         make: The pairs of a pass, given its random key.
     """

@@ -97,7 +97,6 @@ class TextToText(Objective[T]):
             ids: [B, W], W >= 2, with anything after the end.
             lengths: [B].
             keys: [B] the random key of each.
-            specials: The ids to insert.
         """
 
     @abstractmethod
@@ -106,7 +105,6 @@ class TextToText(Objective[T]):
 
         Args:
             lengths: [N] of the segments.
-            rows: Rows in an epoch.
         """
 
 
@@ -367,11 +365,6 @@ class PackedSegments(Segments):
 
 def specials(vocab: Vocab, name: str, sentinels: int) -> Specials:
     """The special tokens' ids that an objective requires.
-
-    Args:
-        vocab: The tokenizer's ids.
-        name: The objective's, for messages.
-        sentinels: How many it requires.
 
     Raises:
         ConfigError: The tokenizer lacks some of them.

@@ -45,7 +45,6 @@ class Objective(ABC, Generic[C]):
         ENCODER_DECODER: Whether it requires a network with an encoder and a decoder.
         PAIRS: Whether it learns from pairs of segments of a document.
         SAMPLES: What the samples of a run show, which ``sample`` makes; None: a run has none.
-        config: What the user has set.
     """
 
     Config: ClassVar[type[ObjectiveConfig]]
@@ -69,8 +68,6 @@ class Objective(ABC, Generic[C]):
         """The examples that it makes of a store at one sequence length.
 
         Args:
-            store: The text.
-            vocab: Ids of the tokenizer's special tokens.
             seq_len: Tokens per sequence, special tokens included.
             seed: Decides every random choice.
 
@@ -86,7 +83,6 @@ class Objective(ABC, Generic[C]):
 
         Args:
             tokenizer: The run's, as it was saved.
-            network: transformers' config of the network.
             seq_len: The longest sequence.
 
         Raises:
@@ -122,8 +118,6 @@ class Objective(ABC, Generic[C]):
         Args:
             ids: [N] tokens of the sentence.
             starts: [N] whether a word starts at each.
-            key: The random key of this sentence.
-            vocab: The special ids.
 
         Returns:
             Token ids of both, without those that stand around every text; None: nothing of this

@@ -129,7 +129,6 @@ class Streams(ObjectiveExamples[Config]):
         outputs: How many words are predicted.
         order: The order of an epoch (argument 1) and direction (argument 2).
         characters: [V, 50] of every word.
-        key: The random key of the sampled softmax.
     """
 
     streamed = True
@@ -315,7 +314,6 @@ def log_uniform(key: ArrayLike, size: int, count: int) -> tuple[Ints, int]:
     ``log_uniform_candidate_sampler`` with ``unique=True``, which also draws until it has enough.
 
     Args:
-        key: The key of these draws.
         size: Ids are below this.
         count: How many, fewer than ``size``.
 

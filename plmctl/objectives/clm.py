@@ -91,8 +91,6 @@ class Windows(ObjectiveExamples[Config]):
     Attributes:
         seq_len: T, tokens per row.
         end_of_text: Id of the separator; None: documents follow each other without one.
-        within: Whether attention stays within a document.
-        stream: The corpus as one row.
     """
 
     def __init__(

@@ -292,9 +292,6 @@ def check_teacher_shape(
 
     Args:
         teacher: A folder or Hub id.
-        student: transformers' config of the student.
-        seq_len: The longest sequence.
-        compares_states: Their hidden states are compared.
 
     Raises:
         ConfigError: With the key and what would fit.

@@ -26,7 +26,6 @@ def decay_groups(
     """Two groups: matrices and embeddings, with weight decay; biases and norms, without.
 
     Args:
-        network: Its parameters that require gradients.
         weight_decay: The first group's.
         without: Parameters of another optimizer.
     """
@@ -51,7 +50,6 @@ class Moments(Optimizer):
 
     Args:
         params: Groups, each with ``weight_decay``, and ``layerwise`` for LAMB.
-        lr: Learning rate.
         betas: Decay of the running means of the gradient and of its square.
         eps: Added to the root.
         bias_correction: Divide the means by 1 - beta^t; BERT's and ALBERT's code does not. "rate":

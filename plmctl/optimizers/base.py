@@ -20,10 +20,6 @@ class Optimizer(ABC, Generic[C]):
 
     A subclass names its config as a type and as an object: ``class Lamb(Optimizer[Config],
     config=Config)``. No file imports PyTorch at its top, because reading a config imports all.
-
-    Attributes:
-        Config: The options that a user may set.
-        config: The options of one run.
     """
 
     Config: ClassVar[type[OptimizerConfig]]
@@ -42,7 +38,6 @@ class Optimizer(ABC, Generic[C]):
         """An optimizer over the parameters that require gradients.
 
         Args:
-            network: Its parameters are optimized.
             fused: One kernel for all parameters, if the optimizer has one; it pays on a GPU.
         """
 

@@ -848,11 +848,7 @@ def _plan(entry: _Entry) -> list[list[object]]:
 def next_step(
     folder: Path, kind: str, state: str, environment: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """What to do with a run, and the command for it; either may be empty.
-
-    Args:
-        environment: Its environment.json.
-    """
+    """What to do with a run, and the command for it; either may be empty."""
     words = environment.get("command")
     words = [str(word) for word in words] if isinstance(words, list) else []
     if words:

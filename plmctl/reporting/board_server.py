@@ -70,7 +70,6 @@ class BoardServer(ThreadingHTTPServer):
     """The server of a board.
 
     Args:
-        board: What it shows.
         port: 0: any that is free.
 
     Raises:

@@ -44,11 +44,8 @@ class Publication:
     """What a card on the Hub says that the run folder does not have.
 
     Attributes:
-        repo: The name of the repository.
         license: A name that the Hub knows, such as "mit"; None: not said.
-        languages: Codes of ISO 639, such as "en" and "zh".
         evaluations: Run folders of ``plmctl eval`` with more results of the model.
-        branches: The branches of checkpoints, with their steps.
     """
 
     repo: str
@@ -229,7 +226,6 @@ def _results(
 
     Args:
         name: The validation, a measure or a suite.
-        data: A name of its data for readers.
         dataset: The id of its data on the Hub, or a plain name.
     """
     from huggingface_hub import EvalResult
@@ -531,11 +527,8 @@ class PreparedData:
         sizes: Bytes of the files of each source; 0: unknown.
         settings: The section ``data`` of the config.
         tokenizer: A folder or a name on the Hub.
-        digest: Hash of the token store.
         sentences: How sentences were found, and why.
         words: How words were counted, or why not.
-        command: What prepared the text.
-        version: Of plmctl.
     """
 
     corpora: Sequence[tuple[str, float | None, Mapping[str, Any]]]
@@ -580,9 +573,7 @@ def data_card(data: PreparedData, license_name: str | None, languages: Sequence[
     """The text of README.md of a corpus.
 
     Args:
-        data: What was prepared.
         license_name: A name that the Hub knows; None: not said.
-        languages: Codes of ISO 639.
     """
     from huggingface_hub import DatasetCardData
 

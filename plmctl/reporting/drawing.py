@@ -71,12 +71,7 @@ FORMATS = ("svg", "png", "pdf")
 
 
 def draw_curves(plot: Plot, *, wide: bool = False) -> Figure:
-    """Lines over steps, with title, legend and labelled axes.
-
-    Args:
-        plot: The data.
-        wide: Over the whole width of a page.
-    """
+    """Lines over steps, with title, legend and labelled axes."""
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
     from matplotlib.transforms import blended_transform_factory
@@ -331,7 +326,6 @@ def embedded_svg(figure: Figure, title: str, *, wide: bool = False) -> Html:
     """A figure as an element of a page, in the colors and fonts of its style sheet.
 
     Args:
-        figure: From one of the functions above.
         title: What is shown, for screen readers and as a tooltip.
         wide: Over the whole width of the page.
     """

@@ -45,11 +45,7 @@ class Plot:
     """A plot.
 
     Attributes:
-        key: A short name, for files.
-        title: What is shown.
-        unit: The unit of the vertical axis.
         lines: Later ones lie on top.
-        log: The vertical axis is logarithmic.
         zero: The vertical axis starts at 0.
         marks: Steps where something changes, each with a label.
         wide: Over the whole width of a page.
@@ -268,8 +264,6 @@ class Predicted:
     """A predicted value.
 
     Attributes:
-        x: Where.
-        value: The prediction.
         low: Start of its interval; None: unknown.
         high: End of its interval.
     """
@@ -285,13 +279,9 @@ class LawPlot:
     """Measured points and the law through them, both axes logarithmic.
 
     Attributes:
-        title: What is shown.
-        unit: The unit of the vertical axis.
         along: What the horizontal axis counts.
         points: Measured; a line's color is that of its curve.
-        curves: The law.
         band: x, low and high ends of the interval of the last curve; None: unknown.
-        predictions: Of runs that were not made.
     """
 
     title: str
@@ -308,14 +298,7 @@ class LawPlot:
 
 @dataclass(frozen=True)
 class Interval:
-    """A difference.
-
-    Attributes:
-        name: What differs.
-        value: The difference itself.
-        low: Start of its interval.
-        high: End of its interval.
-    """
+    """A difference."""
 
     name: str
     value: float

@@ -59,8 +59,6 @@ def write_report(runs: Sequence[Path], out: Path, differences: Sequence[Interval
 
     Args:
         runs: Run folders; several runs of one kind are drawn together.
-        out: The file to write.
-        differences: Differences between the runs, drawn with their intervals.
 
     Returns:
         ``out``.

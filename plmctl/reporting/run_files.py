@@ -34,7 +34,6 @@ class Status:
         name: "running", "stopped" (the same command continues), "failed" or "finished"; empty if
             the file cannot be read. A process that was killed leaves "running".
         time: Since when, ISO 8601.
-        message: Why it stopped or failed.
         files: The files of a finished run, relative to its folder; written before they exist.
     """
 
@@ -85,10 +84,8 @@ class Run:
     """The contents of a run folder.
 
     Attributes:
-        path: The folder.
         name: A short name that no other run of the report has.
         kind: "pretrain", "finetune", "eval" or "tokenizer".
-        config: The resolved config.
         environment: Versions, hardware, command.
         records: The lines of metrics.jsonl.
         events: The lines of events.
@@ -425,7 +422,6 @@ class Metric:
 
     Attributes:
         name: With its unit.
-        value: Number or text.
         better: Whether low or high is better; None: neither.
     """
 

@@ -179,7 +179,6 @@ class Validation:
     """A validation.
 
     Attributes:
-        step: After which step.
         loss: In nats; nan if it has none.
     """
 

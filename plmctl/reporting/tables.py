@@ -85,7 +85,6 @@ def confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> T
     """A confusion matrix; correct predictions are bold.
 
     Args:
-        labels: The names of the classes.
         matrix: Counts: a row per true class, a column per predicted class.
     """
     table = _table("confusion: truth in rows, prediction in columns")
@@ -104,7 +103,6 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
     """The metrics of a task, a row per class or paradigm, and the confusion matrix.
 
     Args:
-        title: Above the first table.
         results: As ``metrics.classification`` returns them, with any further metrics.
     """
     own_tables = ("per_class", "confusion", "paradigms", "groups")
@@ -143,7 +141,6 @@ def protocol_table(title: str, document: Mapping[str, Any]) -> Table:
     """A row per setting: its metric over the seeds; the best one is marked.
 
     Args:
-        title: Above the table.
         document: ``settings`` and ``chosen``, of eval/protocol.json.
     """
     rows = setting_rows(document)
@@ -289,7 +286,6 @@ def example_text(example: Example, shown: TokenTexts, gap: str, *, colour: bool)
 
     Args:
         example: The tokens with what the objective did to each.
-        gap: Text between tokens.
         colour: Show what was done by colors; otherwise by marks.
     """
     text = Text()

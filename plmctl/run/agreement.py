@@ -38,7 +38,6 @@ def agree_on_start(
 
     Args:
         progress: How far it is by the folder that this process sees.
-        options: Of the command.
 
     Raises:
         ConfigError: Versions, configs or options differ between the processes.
@@ -174,10 +173,6 @@ def check_ready(peers: Peers, engine: Engine, plan: Plan, folder: Path) -> None:
 
     Every process sees the checkpoint that the run resumes from; the disk has room for another one;
     the largest batch fits in every process.
-
-    Args:
-        engine: Network and optimizer before the first step.
-        plan: The steps, with their micro-batches.
 
     Raises:
         ConfigError: A process does not see the checkpoint.

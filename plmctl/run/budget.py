@@ -46,11 +46,7 @@ class Decision:
 
     Attributes:
         budget: As the config keeps it.
-        steps: Steps of each phase.
-        reason: How they were computed, in words.
-        tokens: Nominal tokens of these steps.
         words: Words of these steps; None: unknown.
-        flops: Their floating-point operations.
         step_seconds: Measured seconds of a step of each phase at its full batch; empty: not
             measured.
     """
@@ -128,11 +124,6 @@ def decide(
     train: TrainConfig, schedule: ScheduleConfig, costs: SampleCosts, timing: Timing | None = None
 ) -> Decision:
     """The steps that fit into a budget: the most that do not exceed it.
-
-    Args:
-        schedule: Its warm-up must fit.
-        costs: What the samples cost.
-        timing: What was measured, for a time.
 
     Raises:
         ConfigError: The budget is too small for a step of each phase or for the warm-up; it is in
@@ -368,7 +359,6 @@ def difference(decision: Decision, seconds: float | None) -> str:
     """How far a finished run is from its budget.
 
     Args:
-        decision: Its steps.
         seconds: How long it took; None for a run that was interrupted.
     """
     budget = Budget(decision.budget)

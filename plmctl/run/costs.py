@@ -22,7 +22,6 @@ def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
     """Floating-point operations of a forward and a backward pass, per input token.
 
     Args:
-        sizes: The sizes of the network.
         targets: For an encoder-decoder: target tokens per input token.
     """
     attention = 12 * sizes.layers * sizes.width * seq_len if sizes.heads else 0
@@ -81,7 +80,6 @@ def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, floa
     """Bytes of the training state, in 32 bits; exact except for small buffers.
 
     Args:
-        sizes: The sizes of the network.
         mixed: Whether products use 16-bit copies of the weights.
     """
     count = float(sizes.parameters)

@@ -57,8 +57,6 @@ def show_result(
     """A command's result: one JSON document, or tables for reading.
 
     Args:
-        tables: The same for reading.
-        as_json: Print the document, not the tables.
         whole: Do not wrap lines in a pipe or a file.
     """
     if not launch.is_main():
@@ -104,9 +102,6 @@ class Display:
     """The progress of a run.
 
     Args:
-        title: What the run does.
-        total: Steps of the whole run.
-        quiet: Show nothing.
         baseline: The losses of token frequencies alone, by term.
     """
 
@@ -225,7 +220,6 @@ class Pace:
     rich has such an estimate, but none for work whose units take longer than its window.
 
     Args:
-        total: Units of the whole work.
         window: Seconds that count as recent.
     """
 
@@ -288,9 +282,6 @@ def work_progress(
     title: str, unit: Literal["bytes", "items"] = "bytes"
 ) -> Iterator[Callable[[int, int], None]]:
     """The progress of other long work.
-
-    Args:
-        unit: What is counted.
 
     Yields:
         ``progress(done, total)``; it may be called often.

@@ -101,7 +101,6 @@ def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> b
     have it.
 
     Args:
-        config: The resolved config.
         fresh: It is moved aside.
         writes: Whether this process, or those that it starts, write it.
 
@@ -199,7 +198,6 @@ def open_run(config: Model, run: str, *, fresh: bool) -> Path:
     Call it when the input is known to be good: an existing folder fixes the config.
 
     Args:
-        config: The resolved config.
         fresh: Move an existing folder aside, to ``<run>.old-<time>``, and start from scratch.
 
     Raises:
@@ -269,9 +267,6 @@ def check_inputs(folder: Path, hashes: Mapping[str, str | None]) -> None:
 
 def changed_since(folder: Path, hashes: Mapping[str, str | None]) -> tuple[list[str], list[str]]:
     """The names of what a run was made from that changed since, and of what cannot be compared.
-
-    Args:
-        hashes: The current hashes.
 
     Raises:
         DataError: The run's environment.json is damaged.
@@ -493,8 +488,6 @@ def record_end(folder: Path, message: str, code: int) -> None:
 
     Args:
         folder: The run folder; another machine need not have it.
-        message: Why.
-        code: The exit code.
     """
     status = read_status(folder)
     if status is not None and status.name == "running":
@@ -559,10 +552,7 @@ def write_environment(
 
     Args:
         hashes: The hashes of all that it is made from; None: it has none.
-        processes: How many train.
-        text: What the text of a pretraining contains.
         precision: Of a training; the next start resumes in it.
-        more: Further facts, for reports and cards.
     """
     import torch
 
@@ -646,7 +636,6 @@ def save_model(
     Args:
         model: The unwrapped model.
         card: The text of README.md.
-        finetuned: The task of a finetuned model.
 
     Raises:
         PlmError: The folder cannot be written.
@@ -672,7 +661,6 @@ def write_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedToken
     """Write weights, config and tokenizer, with the tokenizer's probes, into a new folder.
 
     Args:
-        folder: Where to.
         model: The unwrapped model. Of a T5 the config gets to say what the weights are: whether
             embeddings and output are one matrix. transformers' class sets it to yes at each load.
     """

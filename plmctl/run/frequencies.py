@@ -40,8 +40,6 @@ def frequency_losses(
     that an objective prefers are counted in training rows. Of both ways the lower loss is given.
 
     Args:
-        corpus: The training text.
-        train: The objective over it.
         valid: The objective over the validation text; None: training rows are scored.
         rows: Validation rows that the run scores; None: all.
 

@@ -59,7 +59,6 @@ class Place:
 
     Attributes:
         machine: Its number, from 0.
-        machines: How many there are.
         host: Name or IP address of machine 0; empty if there is only one.
         port: Where machine 0 listens.
     """
@@ -296,8 +295,6 @@ def start(
     entry is not used, because on CPU it always starts a single process.
 
     Args:
-        config: Its file.
-        processes: How many.
         options: Options of the command, such as ``--until=3``.
         place: Where this machine is among several; None: it is alone.
         timeout: Seconds to wait for the other machines.

@@ -34,9 +34,6 @@ def compute_of(config: RunConfig, family: Family, peers: Peers | None = None) ->
 def resolve_compute(config: RunConfig, family: Family, network: PreTrainedConfig) -> dict[str, Any]:
     """Device, kernels and processes of a run, by the rules that the run itself follows.
 
-    Args:
-        network: transformers' config of its network.
-
     Raises:
         ConfigError: The config requires what this machine does not have.
     """

@@ -412,10 +412,8 @@ class PreparedFinetuning:
     """A finetuning whose config is known to be good, before its rows are read.
 
     Attributes:
-        config: The config of the run.
         family: The family of the model that it starts from.
         task: Makes the examples, the network's head and the metrics.
-        tokenizer: The model's, as the task uses it.
         network: transformers' config of the model that it starts from.
     """
 

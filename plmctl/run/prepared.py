@@ -34,11 +34,7 @@ class Outline:
     """What is known of a pretraining before its tokenizer is trained.
 
     Attributes:
-        config: The config of the run.
-        family: The network's family, with its options.
-        objective: What the network is trained on.
         vocab: The special ids and the size of the tokenizer, or of one that stands in for it.
-        network: transformers' config of the network.
     """
 
     config: PretrainConfig
@@ -68,7 +64,6 @@ class Prepared(Outline):
     """A pretraining whose config is known to be good, before its text is read.
 
     Attributes:
-        encoder: Encodes text for token stores.
         tokenizer: The same tokenizer as transformers has it, exactly as it was saved.
     """
 
@@ -98,7 +93,6 @@ def make_network(
 
     Args:
         tokenizer: The run's, as it was saved.
-        new_heads: Called with heads that the folder lacks.
         text: The training text, for embeddings that start from it; None: where the initial weights
             do not matter.
     """

@@ -53,7 +53,6 @@ class Pretraining:
 
     Attributes:
         config: The run's; once a budget is resolved, with its steps in place of it.
-        train: The training examples of each phase.
         valid: The validation examples of each phase; empty: nothing is validated.
     """
 
@@ -263,7 +262,6 @@ def make_plan(
 
     Args:
         config: With steps; not with a budget.
-        examples: Those of each phase.
         costs: Says what words the samples have; None: unknown, and no checkpoints at words.
     """
     world, device = accelerator.num_processes, accelerator.device.type

@@ -26,9 +26,7 @@ class SampleCosts:
 
     Attributes:
         tokens: Its length.
-        flops: Floating-point operations of its forward and backward pass.
         words: Words of the corpus per sample of an epoch; None: the corpus has no count.
-        no_words: Why it has none.
     """
 
     tokens: tuple[int, ...]
@@ -120,7 +118,6 @@ def save_steps(
     Args:
         at: ``checkpoint.at``.
         words: Words per sample of each phase; None: unknown.
-        no_words: Why they are unknown.
 
     Raises:
         ConfigError: A mark is in words, and they are unknown.

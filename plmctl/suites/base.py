@@ -33,7 +33,6 @@ class SuiteTask:
 
     Attributes:
         name: Its folder in a data directory, and in the suite's run folder.
-        hub: Its data on the Hub.
         rows: The content of its files, in words.
         names: Stems of its two files, besides train and dev, as (train, dev).
         places: Other places of its two files in a data directory, without their endings ``.train``
@@ -94,9 +93,7 @@ class Column:
 
     Attributes:
         name: Its short name, as in papers.
-        task: The task that it measures.
         metric: Its name among the task's results.
-        what: The metric, in words.
         scale: Factor to per cent.
         rows: The rows that are scored: those of validation, or a file of ``also``.
     """
@@ -114,9 +111,7 @@ class Average:
     """A mean over columns.
 
     Attributes:
-        name: Its name in the table.
         groups: Names of columns; each group is averaged first. One name is a group of its own.
-        what: Its definition and source.
     """
 
     name: str
@@ -171,10 +166,7 @@ class Published:
     """Published results of a model.
 
     Attributes:
-        model: Its name.
-        family: Its family in plmctl.
         split: The rows of the results, dev or test; ours are on dev.
-        source: The publication.
         scores: By column, in per cent; of several numbers the mean.
         shape: Layers and hidden size, if these identify the size.
     """
@@ -192,12 +184,8 @@ class Suite:
     """A suite of tasks.
 
     Attributes:
-        name: That of its file.
-        title: In words, with its paper.
         tasks: What models are finetuned on, in the order of the table.
         parts: What is scored without finetuning, in the order of the table.
-        columns: The metrics of the table.
-        averages: The means over columns.
         recipes: How tasks are finetuned; a family does not run the tasks that it has none for.
         published: Published results, in per cent.
         compares_all: Whether published results of all families are shown, not only of the model's.

@@ -85,8 +85,6 @@ def pair_sequences(
 
     Args:
         tokenizer: With its family's template.
-        first: Ids of the first texts.
-        second: Ids of the second texts.
         max_length: In tokens, special ones included.
         whole_second: Cut the first text alone, as long as there is any of it.
     """
@@ -151,9 +149,7 @@ class EncodedRows:
 
     Attributes:
         sequences: [N] the numbers of the sequences of each row.
-        ids: The ids of every sequence.
         segments: As ids; None: the network has none.
-        pad_id: The id of the padding token.
         cut: Rows that lost text.
         lm_weight: Weight of the language model's loss; 0: next tokens are not predicted.
         several: Whether inputs have a dimension of sequences, even if there is one per row.
@@ -303,8 +299,6 @@ class SequenceExamples(TaskExamples[C]):
     """Examples with one target per row, such as a label or the right option.
 
     Attributes:
-        term: The loss term of the target.
-        rows: As the network reads them.
         targets: [N, ...], None for rows without labels (``predict``).
     """
 

@@ -34,10 +34,8 @@ class Cast:
 
     Attributes:
         source: Template of the source; the columns are those of the Hub's data.
-        target: Column of the target.
         labels: The words that are written, by the Hub's numbers of the labels; none: the target's
             own text.
-        metrics: What the paper reports.
         spaced: Whether marks stand apart, as the words of SQuAD do.
     """
 
@@ -109,9 +107,7 @@ def label_of(name: str, value: Any, origin: str) -> str:
     """The word for a row's label.
 
     Args:
-        name: The name of the cast.
         value: The number that the Hub's data have, or the word itself; of STS-B, the similarity.
-        origin: The row, for messages.
 
     Raises:
         DataError: No label of the task, such as the -1 of test rows.

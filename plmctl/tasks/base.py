@@ -88,10 +88,8 @@ class Task(ABC, Generic[C]):
     """A finetuning task with its config: rows in, a network with a head and examples out.
 
     Attributes:
-        Config: The class of its config.
         HEADS: Ends of the names of transformers' network classes that have this task's head: a
             folder that plmctl has not finetuned is recognised by them.
-        config: What the user has set.
     """
 
     Config: ClassVar[type[ScoredConfig]]
@@ -134,7 +132,6 @@ class Task(ABC, Generic[C]):
 
         Args:
             answer: Of ``TaskExamples.answers``.
-            values: The row's, by column.
             top: Labels or options at most.
         """
         probabilities = answer.get("probabilities")
@@ -194,7 +191,6 @@ class Task(ABC, Generic[C]):
 
         Args:
             model: A model folder or Hub id.
-            network: transformers' config of it.
 
         Raises:
             ConfigError: It cannot.
@@ -246,7 +242,6 @@ class TaskExamples(Examples, Generic[C]):
     A row may give several examples (the windows of a long text).
 
     Attributes:
-        config: The task's.
         cut: Rows that lost text to ``max_length``.
         dropped: One line per training row that cannot be learned from: which row, and why.
     """
@@ -386,7 +381,6 @@ def as_batch(
     """A batch of arrays.
 
     Args:
-        inputs: Arguments of the network's forward.
         targets: By loss term.
         real: False at padding.
     """
@@ -428,8 +422,6 @@ class Finetuned:
     """What a finetuned folder records of its task.
 
     Attributes:
-        task: With its config.
-        labels: By id.
         max_length: In tokens.
     """
 
@@ -612,10 +604,6 @@ def refuse_marks(rows: Sequence[Row], column: str, labels: Collection[str]) -> N
 
     -1 does so beside two or more classes, none of them below 0: of -1 and 1, or -2 to 2, it is one.
 
-    Args:
-        rows: Training rows.
-        labels: All labels that they have.
-
     Raises:
         DataError: There is one: the first row with it, and how many.
     """
@@ -641,7 +629,6 @@ def learnable(
     """The rows that can be learned from, and why the others were dropped: only training drops rows.
 
     Args:
-        rows: Rows, or what was read of them.
         problem: Which row it is and why it cannot be learned from; None: it can be.
 
     Raises:

@@ -307,7 +307,6 @@ class ClassificationExamples(SequenceExamples[Config]):
     """Texts with their labels: targets are [N] label ids, [N, C] labels as 0 and 1, or [N] numbers.
 
     Attributes:
-        labels: By id.
         class_weights: [C], or [C, 2] with several labels per row. They multiply losses; counts stay
             the numbers of targets.
     """
@@ -467,9 +466,6 @@ _MOST_LABELS, _MOST_DECIMALS = 10_000, 100
 def label_names(config: Any, rows: Sequence[Row]) -> tuple[str, ...]:
     """The label names of training rows, in order; none for regression.
 
-    Args:
-        config: The config of the task ``classification``.
-
     Raises:
         DataError: A row without a label, too few or too many labels, or a number with two names.
     """
@@ -556,8 +552,6 @@ def label_targets(config: Any, rows: Sequence[Row], labels: Sequence[str]) -> ND
     """[N] label ids, [N, C] labels as 0 and 1, or [N] numbers.
 
     Args:
-        config: The config of the task ``classification``.
-        rows: N of them.
         labels: By id; C of them.
 
     Raises:
@@ -746,7 +740,6 @@ def class_weights(
         setting: "balanced": N / (C * targets of the class), whose mean over the N targets is 1; or
             by label, 1 for those that are not named.
         targets: [N] label ids.
-        labels: By id.
 
     Returns:
         [C].
@@ -769,7 +762,6 @@ def multi_label_weights(
         setting: "balanced": as ``class_weights``, label by label; or by label, the weight of the
             rows that have it.
         targets: [N, C], 1 where a row has the label.
-        labels: By id.
 
     Returns:
         [C, 2]: the label is absent, it is there.

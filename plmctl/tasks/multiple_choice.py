@@ -207,11 +207,7 @@ class MultipleChoice(Task[Config], config=Config):
 
 @dataclass(frozen=True)
 class MultipleChoiceExamples(SequenceExamples[Config]):
-    """Rows as token ids of their options; targets are [N] numbers of the right ones, from 0.
-
-    Attributes:
-        options: The texts of each row's options.
-    """
+    """Rows as token ids of their options; targets are [N] numbers of the right ones, from 0."""
 
     term = "choice"
     options: tuple[tuple[str, ...], ...]

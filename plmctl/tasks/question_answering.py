@@ -206,7 +206,6 @@ class QuestionAnswering(Task[Config], config=Config):
         """Logits of the loss terms, or the beams of ALBERT's head.
 
         Args:
-            model: With a head for spans.
             **inputs: The inputs of the encoder; for ALBERT's head also ``allowed`` [B, L], where an
                 answer may be, and in training and scoring ``start_positions`` [B], the true starts.
 
@@ -248,12 +247,7 @@ class QuestionAnswering(Task[Config], config=Config):
 
 @dataclass(frozen=True)
 class QuestionAnsweringExamples(TaskExamples[Config]):
-    """Questions about contexts; an example is a window. ``cut`` counts questions that lost text.
-
-    Attributes:
-        windows: The rows.
-        head: The network's.
-    """
+    """Questions about contexts; an example is a window. ``cut`` counts questions that lost text."""
 
     windows: QuestionWindows
     head: Head
@@ -506,8 +500,6 @@ class QuestionWindows:
         labels: [W, 2] positions of the answer's first and last piece, (0, 0) for a window without
             it, IGNORE if it is unknown; None for rows that are to be answered.
         layout: Special tokens; question and context are segments 0 and 1.
-        segmented: Whether the model has segments.
-        pad_id: The id of the padding token.
         cut: Rows whose question lost its end.
         dropped: Rows that cannot be learned from, and why.
     """
@@ -698,7 +690,6 @@ class Pieces:
     """A text in pieces.
 
     Attributes:
-        text: The text.
         ids: [N].
         offsets: [N, 2] first character and end of each piece, without the space around it.
     """
@@ -812,8 +803,6 @@ def place_of(
     """The first and the last piece of an answer, or why it has none.
 
     Args:
-        context: Where it is.
-        answer: Its text.
         start: The character that it starts at; None: where it is, if that is one place.
         alone: The answer's own pieces where a piece is a part of one word (WordPiece); None where
             pieces are to be found by their characters.
@@ -888,8 +877,6 @@ def candidates_from_logits(
     Args:
         starts: [L] logits; those after its end are padding, which is ignored.
         ends: [L].
-        window: Where the context is.
-        longest: Pieces of the longest answer.
     """
     # The last separator takes part, as in the published code: it may be among the best.
     starts, ends = starts[: window.end + 1], ends[: window.end + 1]
@@ -908,8 +895,6 @@ def candidates_from_beams(
         first: [K] positions of the starts.
         last: [K, K] of the ends of each.
         scores: [K, K] sums of log-probabilities.
-        window: Where the context is.
-        longest: Pieces of the longest answer.
     """
     repeated = np.repeat(first, last.shape[1])
     return _possible_candidates(
@@ -937,7 +922,6 @@ class FoundAnswer:
     Attributes:
         text: "" for no answer.
         start: Character of the context; None for no answer.
-        score: A sum of logits.
     """
 
     text: str

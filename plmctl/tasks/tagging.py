@@ -253,10 +253,7 @@ class TaggingExamples(TaskExamples[Config]):
     """Sentences as a network reads them, with their tags.
 
     Attributes:
-        sentences: The words of each row.
-        examples: Sentences, or windows of long ones.
         tags: The tags of each sentence; None for ``predict``.
-        labels: By id.
         pad_id: None: the network reads characters (ELMo).
     """
 
@@ -388,9 +385,6 @@ def row_tags(
     """The tags of a row, one per word.
 
     Args:
-        config: The task's.
-        row: With a column of tags.
-        words: Its words.
         labels: What a tag may be; None: anything.
 
     Raises:
@@ -518,7 +512,6 @@ class SentenceExample:
     """A sentence, or a window of a long one.
 
     Attributes:
-        row: Number of its sentence.
         read: Units of its words, and special tokens around them.
         first: The first word that is labelled here; those after it follow.
         places: Where in ``read`` the labels stand.
@@ -536,7 +529,6 @@ def sentence_examples(
     """A sentence as examples: itself, or its windows.
 
     Args:
-        row: Its number.
         words: The units of each word, at least one and at most ``room``.
         around: Special tokens before and after.
         room: Units that there is place for between them.

@@ -272,7 +272,6 @@ class TextToTextExamples(TaskExamples[Config]):
         targets: [N] with their end tokens; None for ``predict``.
         right: [N] the right texts of each row; None for ``predict``.
         labels: The labels of a cast or for ranking; empty: answers are free text.
-        format: How the network takes sources and targets.
     """
 
     sources: tuple[tuple[int, ...], ...]
@@ -409,7 +408,6 @@ def target_texts(name: str | None, value: Any, origin: str) -> tuple[str, ...]:
     Args:
         name: The name of the cast; None: the row's own texts.
         value: What the row has in its column of targets.
-        origin: The row, for messages.
 
     Raises:
         DataError: No text, or no label of the cast.
@@ -513,7 +511,6 @@ def with_end_token(
 
     Args:
         tokenizer: One that has an end token.
-        texts: N of them.
         longest: Ids of a text, the end token included; what is more is cut off its end.
     """
     if not texts:

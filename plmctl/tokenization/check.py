@@ -156,11 +156,6 @@ def opening(source: str | Path) -> Iterator[None]:
 def check_saved(folder: Path, trained: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
     """Load ``folder`` as a user would and compare.
 
-    Args:
-        folder: The saved tokenizer.
-        trained: The tokenizer that was saved.
-        texts: Lines to encode with both.
-
     Raises:
         PlmError: The class, the special tokens or ids differ, or a text is not decoded correctly.
     """

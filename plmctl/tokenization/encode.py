@@ -368,8 +368,6 @@ class _Table:
     """The ids and word starts of the most frequent parts so far.
 
     Args:
-        tokenizer: Whose ids they are.
-        kind: Of its units.
         seams: Where the tokenizer's words were cut; English needs none.
     """
 
@@ -539,7 +537,6 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str], *, marks: bool, segment
     Args:
         texts: One or more.
         marks: Whether punctuation marks are separate words, as Chinese characters are.
-        segmented: Whether jieba finds Chinese words.
     """
     encoded, _ = _encode_batch(tokenizer, texts, marks, segmented)
     return encoded
@@ -556,7 +553,6 @@ def encode_units(
     Args:
         tokenizer: A tokenizer whose units are known.
         units: One or more.
-        kind: The kind of its units.
         merges: Those of a tokenizer of kind "bytes", which words are then given to.
     """
     marks = kind == "spaces"

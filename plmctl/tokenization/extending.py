@@ -86,9 +86,7 @@ def extend_tokenizer(
 
     Args:
         old: The tokenizer to extend; it is not changed.
-        words: How often each word of its pre-tokenizer occurs.
         config: The number of ids in the end, and the lowest frequency of a merge.
-        progress: Called with the work done and the total.
     """
     settings = _complete(json.loads(old.backend_tokenizer.to_str()))
     alphabet = frequent_characters(words, config.limit_alphabet)

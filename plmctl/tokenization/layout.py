@@ -23,9 +23,6 @@ class Layout:
     """Special tokens around the texts of one sequence, and segments.
 
     Attributes:
-        before: Ids before the first text.
-        between: Ids between the texts of a pair.
-        after: Ids after the last text.
         second: Segment of the second text and of what follows it.
     """
 
@@ -75,7 +72,6 @@ def with_layout(
     Args:
         single: As in ``[CLS] $A [SEP]``.
         pair: As in ``[CLS] $A:0 [SEP] $B:1 [SEP]``.
-        ids: Those of the special tokens.
     """
     from tokenizers.processors import TemplateProcessing
 

@@ -28,7 +28,6 @@ class Lost:
         words: Words of the text, between white space.
         changed: Words that lose a letter, a mark or a joiner.
         characters: How often each of these is dropped.
-        examples: Some words, and what is left of them.
     """
 
     words: int
@@ -61,7 +60,6 @@ def lost_letters(normalize: Callable[[str], str], texts: Sequence[str]) -> Lost:
     """What normalization drops of texts; case and compatible forms do not count.
 
     Args:
-        normalize: Of a tokenizer.
         texts: Lines.
     """
     words = Counter(word for text in texts for word in text.split())

@@ -28,8 +28,6 @@ class Fertility:
     """How the words of one script are cut.
 
     Attributes:
-        words: Number of words in the text.
-        tokens: Number of tokens of these words.
         whole: Number of words that are one token, other than the unknown token.
     """
 
@@ -43,12 +41,9 @@ class Quality:
     """A tokenizer on a text.
 
     Attributes:
-        vocabulary: Number of ids.
         bytes: Bytes of the text in UTF-8.
-        characters: Characters of the text.
         tokens: Tokens of the text, without those that a template adds.
         unknown: Characters in unknown tokens.
-        scripts: Metrics by script, the most frequent script first.
         unused: Tokens that do not occur in the text, by id, without special tokens.
         longest: The tokens with most characters, without marks.
         surfaces: The text of each token, without marks.
@@ -206,8 +201,6 @@ def _scripts(
     """How the words of each script are cut.
 
     Args:
-        texts: The encoded texts.
-        sizes: Number of tokens of each text.
         spans: The first character of each token in its text, and the end, [tokens, 2].
         unknown: Whether each is the unknown token, [tokens].
     """

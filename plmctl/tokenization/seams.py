@@ -76,11 +76,7 @@ class _Parts(NamedTuple):
 
 
 class ByteSeams:
-    """Where texts can be cut for byte-level BPE.
-
-    Args:
-        vocab: All tokens, as byte-level BPE writes them.
-    """
+    """Where texts can be cut for byte-level BPE."""
 
     def __init__(self, vocab: Iterable[str]) -> None:
         left, right = _crossed(vocab)
@@ -234,7 +230,6 @@ class PieceSeams:
 
     Args:
         pieces: The text and the logarithm of the probability of each id.
-        unknown: The id of what is no piece.
         normalize: What the tokenizer makes of a text before it is cut into words; of each character
             by itself, but for those in ``together`` and for parts of Korean syllables.
         together: Characters that it replaces together with those beside them.
@@ -296,7 +291,6 @@ class PieceSeams:
         """The pieces of parts of words.
 
         Args:
-            parts: Any number.
             marked: Whether they begin their words, and so have the mark of a space.
 
         Returns:
@@ -341,7 +335,6 @@ class PieceSeams:
         """The most probable pieces of texts, many at once.
 
         Args:
-            letters: The numbers of the letters of all texts.
             lengths: [texts]
 
         Returns:
@@ -424,7 +417,6 @@ class _Tree:
         is_piece: Whether each letter is a piece; 0 stands for all letters that no piece has.
         pairs: All letters that a piece has side by side, the left and the right ones.
         score: Of the piece that ends at each node; -inf if none does.
-        id: Its id.
     """
 
     def __init__(self, pieces: Sequence[tuple[str, float]]) -> None:

@@ -45,12 +45,10 @@ class TokenizerTemplate:
     """A family's tokenizer, apart from its vocabulary, with the rules of a config.
 
     Attributes:
-        ALGORITHM: The algorithm of the vocabulary.
         CLASS: Its class in transformers.
         KIND: The kind of its units under the published rules.
         FIRST: Special tokens with the first ids.
         LAST: Special tokens with the last ids.
-        RULES: The published rules.
         MAX_LENGTH: Longest input of the published models, in tokens.
         MASK: The mask token, if it includes the space before it.
         OPTIONS: Options of ``TokenizerConfig`` that only this family has.

@@ -50,7 +50,6 @@ class Trained:
     Attributes:
         tokenizer: It has the family's class, or the general one.
         size: Number of ids; fewer than requested if the text has no more to learn.
-        counts: The units of the text.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -62,7 +61,6 @@ def train(template: TokenizerTemplate, texts: Iterable[str], work: Work) -> Trai
     """Learn a tokenizer.
 
     Args:
-        template: With the config.
         texts: Read once; only distinct units are kept, within ``max_memory``.
         work: Shows the progress of learning; ``texts`` shows that of reading.
 
@@ -170,7 +168,6 @@ class UnitCounts:
     Attributes:
         units: The distinct units, sorted.
         numbers: How often each occurs.
-        characters: Characters of the text.
         threshold: Rarer units were sampled; 1 if the counts are exact.
     """
 
@@ -185,10 +182,8 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
 
     Args:
         texts: Read once, in order; the result depends on the order only if the table overflows.
-        kind: The kind of units.
         budget: Maximum number of symbols of all distinct units: bytes if ``kind`` is "bytes", else
             characters.
-        seed: Seed of the sampling when the table overflows.
     """
     find = pattern(kind, LONGEST_UNIT).findall
     measure = _utf8_length if kind == "bytes" else len

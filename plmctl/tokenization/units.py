@@ -59,7 +59,6 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     """An expression whose matches in a text are its units, in order.
 
     Args:
-        kind: The rule.
         longest: Cut longer units at this number of characters. They are then not exact, but text
             without spaces and machine noise do not fill a table with units that never repeat.
     """
@@ -122,7 +121,6 @@ def cut(
     expression for units and a look-up for each.
 
     Args:
-        texts: Any number.
         kind: The kind of their units, of which each part has one or a few.
         seams: ``between`` of the tokenizer's seams, for text of scripts without spaces.
     """
@@ -197,8 +195,6 @@ def _cuts_at_spaces(
     Args:
         space: [N] Whether each character is white space.
         code: [N] The characters.
-        begins: Where texts begin.
-        ends: Where they end.
     """
     after = np.append(False, space[:-1])  # white space
     after[begins] = False

@@ -38,10 +38,8 @@ class Unknown:
     """What a tokenizer does not know of a text.
 
     Attributes:
-        characters: Characters of the text that count.
         unknown: Those in unknown tokens, and in none, of texts that have such tokens.
         long: Those in words that WordPiece does not cut since they are too long.
-        examples: Some unknown parts of the text.
     """
 
     characters: int = 0
@@ -167,11 +165,6 @@ def report_text(
     manifest: Mapping[str, Any], tokenizer: str, say: Callable[[str], None], name: str = ""
 ) -> None:
     """Say what the user should know of a prepared text: its form, and what is unknown of it.
-
-    Args:
-        manifest: Of token stores.
-        say: Called with each line.
-        name: Of a text among several.
 
     Raises:
         DataError: The tokenizer knows hardly anything of a side.

@@ -53,9 +53,6 @@ def albert_starts(pieces: Sequence[str]) -> Bools:
     with a digit, an apostrophe or a character that is not English, even several in one word.
     Letters after a mark belong to the word of the mark: `'s` is one word, and so is `-known`.
 
-    Args:
-        pieces: The texts of the pieces of the vocabulary.
-
     Source: google-research/albert, create_pretraining_data.py, `_is_start_piece_sp`.
     """
     return np.array(
@@ -131,7 +128,6 @@ def starts_within(
         starts: Where the pre-tokenizer's words start, one per token.
         offsets: The characters of each token in the joined texts, [tokens, 2]. Tokens can share a
             character if each has some of its bytes.
-        marks: Whether punctuation marks are words.
         segmented: Whether several Chinese characters are one word if jieba says so.
     """
     code = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")

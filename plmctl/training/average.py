@@ -26,7 +26,6 @@ class Averaging:
     """Which steps update an average, and by how much.
 
     Attributes:
-        config: The kind of average.
         steps: Steps of the whole run.
     """
 
@@ -63,7 +62,6 @@ class Average:
 
     Args:
         network: Its weights may be sharded: then so is the average.
-        averaging: Which steps update it.
     """
 
     def __init__(self, network: nn.Module, averaging: Averaging) -> None:

@@ -48,13 +48,7 @@ _AVERAGE = "average.safetensors"
 
 @dataclass(frozen=True)
 class Trained:
-    """The objects whose state a checkpoint saves; the network is unwrapped.
-
-    Attributes:
-        scaler: The gradient scaler of fp16.
-        recurrent_state: The recurrent state between steps.
-        average: An average of the weights over the steps.
-    """
+    """The objects whose state a checkpoint saves; the network is unwrapped."""
 
     network: nn.Module
     optimizer: Optimizer
@@ -99,9 +93,7 @@ def snapshot(
     """The state after ``step`` updates; of a sharded network, called by all processes.
 
     Args:
-        trained: The objects to save.
         step: Number of updates.
-        telemetry: More values to save, as JSON.
         copy: Share no memory with the network, so that training can continue. It costs a copy of
             the weights, of their average and of the optimizer's state in host memory: 12 bytes
             per parameter with AdamW and no average. Tensors on another device are copied anyway.
@@ -181,7 +173,6 @@ def load_weights(folder: Path, network: nn.Module, *, averaged: bool = False) ->
     """Load a checkpoint's weights into a network, in place.
 
     Args:
-        network: The same network.
         averaged: Load the average of the weights instead, if the checkpoint has one.
 
     Raises:
@@ -250,7 +241,6 @@ class Retention:
     """Which checkpoints are kept.
 
     Attributes:
-        newest: How many of the newest ones.
         every: Also those whose step is a multiple of this; None: no others.
         best: Also the one with the lowest validation loss.
         at: Also those of these steps.
@@ -338,11 +328,7 @@ class Checkpoints:
     def newest(
         self, wanted: Callable[[int], bool] = lambda step: True
     ) -> tuple[Path | None, list[str]]:
-        """The newest valid checkpoint, and the faults of newer ones, which are not changed.
-
-        Args:
-            wanted: Whether a step's checkpoint counts.
-        """
+        """The newest valid checkpoint, and the faults of newer ones, which are not changed."""
         damaged: list[str] = []
         for folder in reversed(self._all()):
             if not wanted(_step(folder)):
@@ -505,7 +491,6 @@ class Saver:
 
     Args:
         journal: Flushed before every checkpoint; it logs the save.
-        async_save: Whether training continues while a checkpoint is written.
         writes: Whether this process writes; others take part in gathering a sharded state.
     """
 
@@ -604,8 +589,6 @@ class Watch:
     The same scores give the same decisions: a resumed run stops where an uninterrupted one does.
 
     Attributes:
-        metric: The key of a score.
-        larger: Whether larger is better.
         patience: Validations without a better score after which the run ends; None: never.
         folder: Where the best weights are saved; None: they are not.
     """
@@ -643,8 +626,6 @@ class Watch:
         them, for a run that is killed before the next one and resumes from it.
 
         Args:
-            network: Its weights are kept.
-            step: The step that they are of.
             writes: Whether this process writes; others take part in gathering sharded weights.
 
         Returns:

@@ -59,7 +59,6 @@ def auto_micro_batch(configured: int | str, rows: int, seq_len: int, device: str
 
     Args:
         rows: This process's rows in a step.
-        seq_len: Length of a row.
         device: "cpu", "cuda" or "mps".
     """
     if isinstance(configured, int):
@@ -76,7 +75,6 @@ def examples_of(step: int, size: int, batch_size: int, seed: int) -> Ints:
     Args:
         step: Step number within the phase, from 0.
         size: Samples in an epoch.
-        batch_size: Samples in a step.
         seed: Decides the order of every epoch.
 
     Returns:
@@ -144,8 +142,6 @@ class Grouped:
 
     Args:
         lengths: [N] of each sample of an epoch.
-        batch_size: Samples in a step.
-        seed: Decides the order of every epoch.
     """
 
     def __init__(self, lengths: Ints, batch_size: int, seed: int) -> None:
@@ -207,7 +203,6 @@ def exact_shares(weights: Sequence[float], total: int) -> Ints:
 
     Args:
         weights: Positive, of any sum.
-        total: What the result sums to.
 
     Returns:
         [S], each within one of its exact share.
@@ -224,8 +219,6 @@ class Mixture(StoreExamples):
     """Examples of several corpora; the loader never mixes two of them in a batch.
 
     Attributes:
-        names: The names of the corpora.
-        parts: The examples of each corpus.
         counts: [S] samples of each in an epoch of the mixture.
         seed: Decides the corpus of each sample, and the order within each corpus.
     """
@@ -372,9 +365,6 @@ class StepBatches:
     """Item k: this process's micro-batches of step k.
 
     Args:
-        examples: Makes the batches.
-        slicing: How a step is cut up.
-        seed: Decides the order of every epoch.
         shift: Samples that rollbacks skipped: the data starts after them.
         stretch: The place of these steps in the run; None: the examples do not change over it.
     """
@@ -448,8 +438,6 @@ def scoring_batches(
     rows, so that the last few samples may be dropped; of fewer samples each row has its beginning.
 
     Args:
-        examples: Makes the batches.
-        slicing: How the samples are cut up.
         limit: None: all samples.
         lengths: [N] of each sample: similar lengths share a batch, for less padding.
     """
@@ -692,7 +680,6 @@ class StepLoader:
         Args:
             wait: Share of the time since the last log line that the loop waited.
             seconds: Of the run so far.
-            warn: Called with the message.
         """
         before, self._waited = self._waited, seconds >= _SHORT_RUN and wait > _MUCH_WAITING
         if self._measurements > 1 and before and self._waited and not self._advised:
@@ -730,12 +717,6 @@ def step_digests(plan: Plan, steps: int, *, world: int, micro: int) -> Iterator[
 
     Each process's share is cut as the loader cuts it; each example is a batch of one, so that the
     hash does not depend on padding.
-
-    Args:
-        plan: The steps, cut up in any way.
-        steps: Number of steps.
-        world: Number of processes.
-        micro: Examples per micro-batch.
     """
     for number, phase, first in plan.remaining(0):
         seed = int(fold(plan.seed, number))

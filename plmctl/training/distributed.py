@@ -73,8 +73,6 @@ def shard(network: Network, device: torch.device, processes: int) -> None:
 
     Args:
         network: The same weights in every process.
-        device: Where it computes.
-        processes: How many there are.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -94,7 +94,6 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     """The device and precision of a config, in the process group that the launcher made.
 
     Args:
-        compute: Device, precision and threads.
         peers: The processes of the run; None: nobody watches them.
 
     Raises:
@@ -164,10 +163,6 @@ def _keep_freed_memory() -> None:
 
 def precision(compute: ComputeConfig, *, cuda: bool) -> str:
     """The precision of a config on this machine.
-
-    Args:
-        compute: The config's.
-        cuda: Whether the device is a CUDA device.
 
     Raises:
         ConfigError: The device does not support the precision, or is too slow in it.
@@ -257,9 +252,6 @@ def native_bf16(cpuinfo: Path = _CPUINFO) -> bool | None:
     """Whether the CPU has instructions for products in bf16; None: unknown.
 
     Without them PyTorch still computes in bf16, element by element.
-
-    Args:
-        cpuinfo: Linux's description of the processors.
     """
     if sys.platform != "linux":
         return None
@@ -293,14 +285,9 @@ def make_engine(
     The schedule is not prepared: Accelerate would step it once per process.
 
     Args:
-        accelerator: Device, precision and processes.
-        network: The network to train.
-        optim: The optimizer's config.
-        compute: Attention, compilation and activation checkpointing.
         varying: Whether shapes change from step to step; used by compilation.
         compile_by_default: See ``compiles``.
         sharded: Whether each of several processes keeps a part of the weights.
-        averaging: Average the weights over the steps.
         peers: The processes of the run; None: nobody watches them.
     """
     device = accelerator.device.type
@@ -350,7 +337,6 @@ def make_optimizer(config: OptimizerConfig, network: nn.Module, *, fused: bool) 
     """A new optimizer over the parameters that require gradients.
 
     Args:
-        network: Its parameters are optimized.
         fused: One kernel for all parameters, if the optimizer has one; it pays on a GPU.
     """
     return get_optimizer(config.name)(config).make(network, fused=fused)
@@ -390,7 +376,6 @@ def compile_network(network: Network, *, varying: bool, sharded: bool = False) -
         network: Its weights and their names stay.
         varying: Shapes change from step to step: one kernel for all sizes. Otherwise one per
             shape, which is faster.
-        sharded: Compile each layer by itself.
     """
     set_up_compiler(_SHAPES, varying=varying)
     if sharded:

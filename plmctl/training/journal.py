@@ -45,7 +45,6 @@ class Update:
         grad_norm: Global norm of the gradient before clipping.
         tokens: Input tokens, without padding.
         padded_tokens: Input positions, padding included.
-        stop: A process was asked to stop.
         loss: The weighted sum of the loss terms: the optimized objective.
     """
 
@@ -103,13 +102,11 @@ class Progress:
         epoch: Passes over the corpora.
         tokens: Input tokens, without padding.
         padded_tokens: Input positions, padding included.
-        samples: Examples.
         seconds: Training time, without validation and saving.
         validated: The step of the last validation.
         best: The lowest validation loss, and its step.
         recent: The last losses of updates that were applied.
         skipped: Consecutive skipped steps.
-        rollbacks: Number of rollbacks to a checkpoint.
         shift: Samples that rollbacks skipped: the data continues after them.
         judged: The best score of the metric that ``checkpoint.Watch`` compares, and its step.
         kept: The hash of the weights of that step, which ``checkpoint.Watch`` keeps; empty: none.
@@ -260,9 +257,7 @@ class Mark:
     """The length and hash of ``metrics.jsonl`` at some moment.
 
     Attributes:
-        lines: Number of lines.
         size: Number of bytes.
-        sha256: Hash of these bytes, in hexadecimal.
     """
 
     lines: int
@@ -279,9 +274,7 @@ class Journal:
     """The log of a run; after a resume it has no gap and no step twice.
 
     Args:
-        title: Title of the progress display.
         baseline: The losses of token frequencies alone, by term (``run.frequencies``).
-        total_steps: Steps of the whole run.
         trackers: Names of trackers that get the records as well.
         quiet: Write and show nothing; for all processes except the main one.
         accept_gap: Continue even if lines that belong to the checkpoint are missing or changed.

@@ -113,12 +113,7 @@ def train(
     """Run a plan to its end, from the newest checkpoint if there is one.
 
     Args:
-        engine: Network and optimizer.
-        plan: The steps.
-        journal: Its log.
-        validate: Returns the validation metrics.
         watch: Keeps the weights with the best metric, and may end the run early.
-        sample: Makes the samples of each validation.
 
     Raises:
         Preempted: A signal, or ``plan.until``, stopped the run; a checkpoint was saved.
@@ -241,11 +236,8 @@ def compute_gradient(
     On a GPU it does not synchronise: the losses that it returns are still being computed.
 
     Args:
-        engine: Network and optimizer.
-        examples: Computes the summed losses.
         micro_batches: Those of this process; another process may have another number of them.
         clip: Largest global norm of the gradient.
-        key: Seeds dropout.
         stopping: Whether this process was asked to stop; the same reduction tells all others.
 
     Raises:
@@ -328,9 +320,6 @@ class Pending:
 
     Attributes:
         before: The progress before it, without losses that are pending too.
-        computed: The step.
-        samples: Its examples.
-        epoch_size: Examples in an epoch.
         state_before: The recurrent state before it.
     """
 

@@ -53,7 +53,6 @@ def largest(fits: Callable[[int], bool], most: int, first: int) -> int:
     Args:
         fits: Whether a size fits; smaller sizes fit too.
         most: The largest useful size: a process's examples of a step.
-        first: The first guess.
 
     Returns:
         A size of equal pieces of ``most``; 0 if not even 1 fits.
@@ -167,7 +166,6 @@ def fitted(engine: Engine, plan: Plan, folder: Path) -> Plan:
     Args:
         engine: Network and optimizer at the start of training.
         plan: With a first guess of its micro-batches.
-        folder: The run folder.
     """
     if not plan.auto_micro_batch or engine.accelerator.device.type != "cuda":
         return plan

@@ -70,8 +70,6 @@ class Peers:
 
     Args:
         timeout: Seconds without progress, after which the run ends; less two reports of them.
-        rank: The number of this process.
-        world: How many there are.
 
     Attributes:
         store: Where they leave messages; for the main thread.

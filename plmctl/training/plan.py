@@ -27,8 +27,6 @@ class Slicing:
     Attributes:
         batch_size: Samples per step, at its full size.
         micro_batch_size: Samples per forward, at most.
-        rank: The rank of this process.
-        world: Number of processes.
         growth: Samples of each step while the batch grows; None: always ``batch_size``.
         lengths: [N] of each sample, to group similar lengths in a step; not with ``growth``.
         width: Padded length of rows, for few shapes (``shapes.fixed``); None: as they are.
@@ -104,9 +102,7 @@ class Guard:
     """What to do with a failed step.
 
     Attributes:
-        nonfinite: If its loss or gradient is not finite.
         spike: A loss over this many times the median of the last losses is a spike; None: none is.
-        on_spike: If its loss is a spike.
         patience: Skipped steps in a row, or rollbacks in all, after which the run stops.
     """
 
@@ -149,7 +145,6 @@ class Plan:
     """The steps of a run, and what happens after which of them.
 
     Attributes:
-        phases: In order.
         seed: Decides the order of the examples and every draw of dropout.
         learning_rate: The learning rate of an update, by its number from 0.
         clip: Largest global norm of the gradient, or None.
@@ -158,7 +153,6 @@ class Plan:
         save_every: Between checkpoints.
         workers: Processes that prepare batches; 0: the loop makes them.
         until: Save and stop after this step; None: continue to the end.
-        guard: What to do with a failed step.
         save_best: Also save when the validation loss is the lowest so far.
         async_save: Whether the loop continues while a checkpoint is written.
         auto_micro_batch: Whether micro-batches are halved if they do not fit in memory.

@@ -97,8 +97,6 @@ class Course:
     """A whole run: the steps of all its phases.
 
     Attributes:
-        sizes: The sizes of each phase.
-        seq_lens: The sequence length of each phase.
         begins: The first step of each phase, and the number of steps of the run.
         tokens: Nominal tokens seen at each of ``begins``.
     """
@@ -123,7 +121,6 @@ class Course:
         """The cost of the samples of the steps before ``step``.
 
         Args:
-            step: Number of steps.
             per_sample: The cost of a sample of each phase, in words, FLOPs or seconds.
         """
         total = 0.0
@@ -219,10 +216,8 @@ def rate(config: ScheduleConfig, step: int, steps: int) -> float:
     """The factor on the peak learning rate for the update number ``step``.
 
     Args:
-        config: Name, warm-up and floor.
         step: 0 for the first update. Warm-up gives the first update 1/warmup, never zero, except
             with polynomial, which gives exactly the numbers of BERT's code.
-        steps: Number of updates in the whole run.
 
     Returns:
         A factor in [0, 1]; at least ``min_lr_ratio`` after the warm-up.
@@ -272,12 +267,7 @@ def _shape(config: ScheduleConfig, step: int, steps: int, left: float) -> float:
 
 
 def factor(schedule: ScheduleConfig, course: Course) -> Callable[[int], float]:
-    """The factor on the peak learning rate, by the number of the update from 0.
-
-    Args:
-        schedule: Warm-up, decay, floor.
-        course: The steps of the run.
-    """
+    """The factor on the peak learning rate, by the number of the update from 0."""
     fields = {name: getattr(schedule, name) for name in type(schedule).model_fields}
     marks = {name: mark for name, mark in fields.items() if isinstance(mark, StepsOrShare)}
     if all(mark.tokens is None for mark in marks.values()):

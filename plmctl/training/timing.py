@@ -43,7 +43,6 @@ class Timing:
         validate_every: Steps between validations; None: at the end only.
         save_every: Steps between checkpoints.
         extra_saves: Checkpoints besides these, at most.
-        source: Where the numbers come from.
     """
 
     step_seconds: tuple[float, ...]

@@ -62,7 +62,6 @@ class Trackers:
         """Start, or continue after ``step``: what was logged of later steps does not count.
 
         Args:
-            step: Updates made so far.
             content: ``metrics.jsonl`` up to this step.
 
         Returns:

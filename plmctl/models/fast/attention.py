@@ -61,7 +61,6 @@ def attend(
         mask: True where a query sees a key, at least one; broadcast to [B, heads, Q, K].
         bias: Values to add; broadcast in the same way.
         dropout: Share of the attention that is set to 0.
-        scale: The scale of the products.
         causal: A query sees no key after its own place; without a mask, and Q is K.
 
     Returns:

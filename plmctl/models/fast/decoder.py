@@ -117,9 +117,6 @@ class _FusedAttention(Attention):
         """Attention of ``q`` [B, heads, T, d] to ``k`` [B, heads, d, T] and ``v`` as ``q``.
 
         Args:
-            q: Queries.
-            k: Keys, transposed.
-            v: Values.
             attention_mask: None: causal. Boolean [B, 1, T, T]: where a query sees a key, causality
                 included. Anything else is transformers' own mask, for its own code.
             output_attentions: Whether the weights are returned, which a fused kernel cannot.

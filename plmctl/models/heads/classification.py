@@ -48,9 +48,7 @@ def load_classifier(
     Args:
         cls: A class with the head, or an Auto class.
         start: The model that it starts from; its tokenizer has its family's template.
-        changes: Fields of its config to set.
         new_ids: Tokens that finetuning adds to the family's vocabulary (GPT-1).
-        initialize: Draws a new head, or all weights.
 
     Raises:
         DataError: As ``load_network``.
@@ -76,7 +74,6 @@ def classify_with_encoder(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
     """Logits of a network ``...ForSequenceClassification``.
 
     Args:
-        model: An encoder with its head.
         **inputs: input_ids, attention_mask and, of some tokenizers, token_type_ids, [B, L].
 
     Returns:
@@ -90,7 +87,6 @@ def choose_with_encoder(model: Any, options: Tensor, **inputs: Tensor) -> dict[s
     """Logits of a network ``...ForMultipleChoice``.
 
     Args:
-        model: An encoder with its head.
         options: [B, O], false where an item has fewer options.
         **inputs: As ``classify``, [B, O, L].
 
@@ -138,7 +134,6 @@ def classify_with_decoder(
     """Logits of a ``GPT2ForSequenceClassification`` or ``OpenAIGPTForSequenceClassification``.
 
     Args:
-        model: One of these.
         input_ids: [B, L], or [B, 2, L] for a pair in both orders, whose vectors are added.
         attention_mask: As input_ids, 0 at padding, which is at the end.
         lm_cells: [K] positions in the flattened batch whose next token is predicted; None: of none.
@@ -165,7 +160,6 @@ def choose_with_decoder(
     """Logits of a ``GPT2DoubleHeadsModel`` or ``OpenAIGPTDoubleHeadsModel``.
 
     Args:
-        model: One of these.
         input_ids: [B, O, L], a text an option.
         attention_mask: As input_ids, 0 at padding, which is at the end.
         options: [B, O], false where an item has fewer options.
@@ -284,8 +278,6 @@ def load_pooled(
     Args:
         start: An encoder, or a finetuned folder with this head.
         pooling: "cls", "mean" or "max".
-        changes: Fields of the config to set.
-        initialize: Draws all weights.
 
     Raises:
         DataError: As ``load_network``.

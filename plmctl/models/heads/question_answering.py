@@ -42,7 +42,6 @@ class AlbertForAnswerOrNone(AlbertPreTrainedModel):
         Args:
             allowed: [B, L] True where an answer may start or end: the context and position 0.
             start_positions: [B] the true starts; without them the best starts are tried.
-            **inputs: The inputs of the encoder.
 
         Returns:
             none: [B] logit of there being no answer. With starts: start and end, [B, L]. Without:

@@ -30,8 +30,6 @@ def load_tagger(
 
     Args:
         start: The model that it starts from; its labels are the tags.
-        changes: Fields of its config to set.
-        initialize: Draws a new head.
         mix: The head reads a mix of all layers; a network that was saved with one always does.
 
     Raises:

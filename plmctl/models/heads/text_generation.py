@@ -39,7 +39,6 @@ def load_writer(
     """GPT-1, GPT-2 or GPT-3 with its language-model head, in float32.
 
     Args:
-        changes: Fields of its config to set.
         new_ids: The ids of tokens that finetuning adds to the vocabulary (GPT-1).
     """
     config = AutoConfig.from_pretrained(hub.local(start.model), **changes)
@@ -107,8 +106,6 @@ class SpecialIds:
     """Ids that generating requires.
 
     Attributes:
-        ends: Each of them ends a text.
-        pad: Padding.
         start: Encoder-decoders: the first tokens of the decoder.
     """
 
@@ -146,10 +143,7 @@ def generate_rows(
     Args:
         model: A network with a language-model head.
         rows: What a causal network continues, or what the encoder reads.
-        search: How the next token is searched for.
-        special: Ids of the tokenizer.
         batch_size: Rows at once; None: all.
-        processors: Change the logits before the search.
         streamer: Receives the tokens of a single row as they are generated.
     """
     settings = _generation_config(model, search, special)

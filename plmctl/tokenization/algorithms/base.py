@@ -37,7 +37,6 @@ class VocabTask:
         size: Number of ids, special tokens included.
         first: Special tokens with the first ids.
         last: Special tokens with the last ids.
-        config: All other options.
     """
 
     words: Mapping[str, int]
@@ -53,7 +52,6 @@ class Learned:
 
     Attributes:
         model: ``vocab``, and ``merges`` for BPE, as the family's class takes them.
-        size: Number of ids.
     """
 
     model: dict[str, Any]
@@ -151,8 +149,6 @@ def words_as_symbols(
     A character that is not in the alphabet cuts its word in two.
 
     Args:
-        counts: How often each word occurs.
-        mark: Which characters are separate symbols.
         alphabet: Code points to keep, sorted; None keeps all.
 
     Returns:
@@ -192,7 +188,6 @@ def frequent_characters(counts: Mapping[str, int], limit: int | None) -> NDArray
     """Code points of the most frequent characters, sorted.
 
     Args:
-        counts: How often each word occurs.
         limit: How many; None: as many as cover the text (``COVERAGE``).
     """
     code, lengths = _code_points(counts)
@@ -256,7 +251,6 @@ class Words:
     """Distinct words as symbols.
 
     Attributes:
-        tokens: The text of each symbol.
         symbols: The symbols of all words, one word after the other, [N].
         starts: Whether a word starts there, [N].
         weights: How often the word occurs, [N].
@@ -274,7 +268,6 @@ class Merges:
 
     Attributes:
         tokens: The text of each symbol; the new ones come last, in the order of the merges.
-        pairs: The merges in order.
     """
 
     tokens: list[str]
@@ -292,7 +285,6 @@ def learn_merges(
     """Merge until there are ``size`` tokens, or no pair is frequent enough.
 
     Args:
-        words: The words to learn from.
         size: Number of tokens in the end, those of ``words`` included.
         min_frequency: Rarer pairs are not merged.
         join: The text of two tokens as one.
@@ -318,7 +310,6 @@ class _Pairs:
     """How often each pair of neighbours occurs.
 
     Args:
-        chains: The words.
         at_least: Rarer pairs are never the most frequent one.
     """
 
@@ -442,7 +433,6 @@ def _changes(
     """What was beside an occurrence of the pair is beside the new symbol.
 
     Args:
-        total: How often it occurred.
         before: How often each symbol was on its left, by the symbols at that time: "abab" has the
             new symbol before the second occurrence.
         after: The same on its right.

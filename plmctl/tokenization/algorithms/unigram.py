@@ -101,11 +101,7 @@ def fit_pieces(
     """Pieces and the logarithms of their probabilities, slightly more than ``size``.
 
     Args:
-        words: How often each word occurs.
-        alphabet: Characters that pieces may contain.
-        size: Requested number of pieces.
         most: Maximum number of characters of distinct words; the rarest words are left out.
-        progress: Called with the work done and the total.
     """
     lattice = Lattice(_segments(words, alphabet, most), _SEEDS)
     scores = _prune_to_size(lattice, size, progress)
@@ -242,11 +238,9 @@ class Lattice:
 
     Attributes:
         words: The text of each word, the longest first.
-        pieces: The pieces of the current vocabulary.
 
     Args:
         counts: How often each word occurs; words have 1 to ``LONGEST_WORD`` characters.
-        most: Maximum number of pieces at the start.
     """
 
     def __init__(self, counts: Mapping[str, int], most: int) -> None:
@@ -427,12 +421,7 @@ class Lattice:
 
 @dataclass(frozen=True)
 class Paths:
-    """Pieces and the smaller pieces that they may be cut into, in pairs.
-
-    Attributes:
-        piece: The piece that is cut.
-        part: A part of it.
-    """
+    """Pieces and the smaller pieces that they may be cut into, in pairs."""
 
     piece: Ints
     part: Ints
