@@ -83,7 +83,7 @@ def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:
 
 
 def _worker() -> None:
-    """As ``main``, for one of several processes: exit without tearing down the process group.
+    """Run one of several processes: as ``main``, but exit without tearing down the process group.
 
     The processes of a run end at different times, and the threads of the group can abort one that
     exits while another still works (exit 134 after a finished run). Everything is written by then.

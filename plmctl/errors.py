@@ -199,5 +199,5 @@ def near_names(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    """As given; sorted if they are a set, whose order differs from process to process."""
+    """The names; a set is sorted, since its order differs from process to process."""
     return sorted(names) if isinstance(names, AbstractSet) else list(names)

@@ -69,7 +69,7 @@ def digest_of_items(items: object) -> str:
 
 
 def digest_of_rows(rows: object) -> str:
-    """As ``digest_of_items``, by SHA-256: of the rows of the measures by prompting."""
+    """SHA-256 of the rows of the measures by prompting, in the form of ``digest_of_items``."""
     return hashlib.sha256(_readable(rows)).hexdigest()[:16]
 
 
@@ -131,7 +131,7 @@ def digest_of_present(names: Iterable[str]) -> str | None:
 
 
 def known_sha256(path: Path) -> str:
-    """As ``sha256_of``, read once per process while the file's place, size and times stay.
+    """SHA-256 of a file, read once per process while the file's place, size and times stay.
 
     Raises:
         DataError: It cannot be read.

@@ -211,7 +211,7 @@ def read_config(path: Path) -> None:
 
 
 def read_text(path: Path) -> None:
-    """As `prepare` reads a corpus: the opening, and pieces."""
+    """Read a corpus as `prepare` does: the opening, and pieces."""
     (source,) = resolve((str(path),))
     data = DataConfig(train=(str(path),))
     opening(source, data, 5000)
@@ -224,7 +224,7 @@ def read_text(path: Path) -> None:
 
 @cache
 def tokenizer(model_type: str) -> Any:
-    """Of a folder that has the config of a model, which some tasks look at."""
+    """A tokenizer in a folder that has the config of a model, which some tasks look at."""
     import transformers
 
     folder = tempfile.mkdtemp()
@@ -298,7 +298,7 @@ Reader = Callable[[Path], None]
 
 
 def cases() -> dict[str, tuple[str, bytes, Change, Reader]]:
-    """By kind: the name of the file, its good content, a change of its values, and the reader."""
+    """For each kind: the file's name, its good content, a change of its values, and the reader."""
     single, pair = labelled("classification"), {"text": ("passage", "question")}
     table = b"text,label\n" + "\n".join(f"{r['text']},{r['label']}" for r in CLASSES).encode()
     squad = labelled("question_answering")

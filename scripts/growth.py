@@ -126,7 +126,7 @@ def slope(x: list[float], y: list[float]) -> float:
 
 
 def table(curves: dict[str, list[Row]], exponents: dict[str, list[float]]) -> str:
-    """As Markdown."""
+    """The results as a Markdown table."""
     lines = ["| against | | CPU seconds | seconds | peak MB | exponent, all / last |"]
     lines.append("|---|---:|---:|---:|---:|---|")
     for name, rows in curves.items():

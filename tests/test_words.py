@@ -49,6 +49,18 @@ def test_words_of_the_field(pattern: str) -> None:
     assert not wrong, f"write {WORDS[pattern]!r} instead, in " + ", ".join(wrong)
 
 
+@pytest.mark.parametrize("folder", ["plmctl", "scripts"])
+def test_a_docstring_begins_with_what_it_describes(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and re.match(r"(Of|As|Where|By|Whose)\b", ast.get_docstring(node) or "")
+    ]
+    assert not wrong, "name the thing first, not Of, As, Where, By or Whose, in " + ", ".join(wrong)
+
+
 # A name says what its value is: matches, result, options, message ... and not how it came about.
 NAMES = {"asked", "found", "made", "said", "told"}
 

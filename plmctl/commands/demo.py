@@ -187,7 +187,7 @@ class Stage:
 
     @property
     def log(self) -> Path:
-        """Where its output goes: ``logs/`` beside its run."""
+        """The file of its output, in ``logs/`` beside its run."""
         run = Path(self.config.run)
         return run.parent / "logs" / f"{run.name}.log"
 

@@ -162,7 +162,7 @@ class LabelledExamples:
     labels: tuple[str, ...]
     train: TaskExamples[ScoredConfig]
     valid: dict[str, TaskExamples[ScoredConfig]]
-    """By the name of each validation set; the first decides which weights are best."""
+    """The validation sets by name; the first decides which weights are best."""
     check: dict[str, Any]
     """The results of ``corpus.labelled.check_rows``."""
     few: TaskExamples[ScoredConfig]

@@ -239,7 +239,7 @@ def data_of_stores(config: PretrainConfig) -> list[DataConfig]:
 
 
 def root_of(config: PretrainConfig, data: DataConfig) -> Root:
-    """Where the stores of the data are.
+    """The folder of the stores of the data.
 
     Raises:
         ConfigError: `data.store` is a URL of an unknown protocol, or needs another library.

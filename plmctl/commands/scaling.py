@@ -91,7 +91,7 @@ class ScalingConfig(Model):
     """What decides a ladder, as ``scaling.yaml`` keeps it."""
 
     budget: Text
-    """Of the whole ladder."""
+    """The budget of the whole ladder."""
     sizes: tuple[Text, ...] = ()
     """The requested sizes; empty: chosen by the budget."""
     rungs: int | None = None

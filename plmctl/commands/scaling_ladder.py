@@ -354,7 +354,7 @@ def make_plan(maker: SizeMaker, sizes: list[Size], budget: LadderBudget, count: 
 def _filled(
     sizes: Sequence[Size], prices: Sequence[float], amount: float, shares: tuple[float, ...]
 ) -> LadderPlan:
-    """As many tokens per parameter as the amount pays for, the same for all sizes.
+    """Spend the amount on equally many tokens per parameter for all sizes.
 
     The smallest sizes get more, so that none has less than a twentieth of the largest one's FLOPs.
 

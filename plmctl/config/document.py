@@ -52,7 +52,7 @@ _PLAIN = {
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where something was written; places sort in reading order.
+    """A position in a config file, or an override; places sort in reading order.
 
     Attributes:
         line: From 1; 0 for the file as a whole, and beyond all lines for overrides.

@@ -470,7 +470,7 @@ class LaunchConfig(Model):
     """The processes of a run."""
 
     processes: PositiveOrAuto = "auto"
-    """Of each machine. auto: one per CUDA device; one on CPU."""
+    """Processes on each machine. auto: one per CUDA device; one on CPU."""
     machines: PositiveOrAuto = "auto"
     """How many machines run this command. auto: as many as Slurm or Kubernetes started it on;
     without them, one."""

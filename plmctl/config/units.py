@@ -117,7 +117,7 @@ class StepsOrShare(RootModel[int | float | str]):
         return int(self.root.removesuffix(" tokens")) if isinstance(self.root, str) else None
 
     def of(self, steps: int) -> int:
-        """As a number of steps of a run of ``steps``.
+        """The number of steps that it is in a run of ``steps``.
 
         Raises:
             ConfigError: It is one of tokens, which only pretraining counts.

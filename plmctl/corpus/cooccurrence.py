@@ -89,7 +89,7 @@ def blocks(tokens: int, most: int) -> list[tuple[int, int]]:
 
 
 def positive_information(counts: Any) -> Any:
-    """Of each pair, by how much it is more frequent than by chance, in nats; 0 if it is not.
+    """Positive pointwise mutual information of each pair, in nats.
 
     Args:
         counts: Sparse [V, V], as ``near_counts`` gives them.

@@ -332,7 +332,7 @@ CACHE, CACHE_SIZE = "~/.cache/plmctl/stores", 100_000_000_000
 
 
 def store_root(name: str, cache: str = CACHE, limit: int = CACHE_SIZE) -> Path | RemoteRoot:
-    """Where token stores are.
+    """The folder or the URL of all token stores.
 
     Args:
         name: A folder, or a URL.

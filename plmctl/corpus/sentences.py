@@ -81,7 +81,7 @@ def split_sentences(text: str, rule: Rule) -> list[str]:
 
 
 def sentence_spans(text: str, rule: Rule) -> list[tuple[int, int]]:
-    """Where the sentences of a text start and end, in characters, white space around them left out.
+    """The first character and the end of each sentence, without the white space around it.
 
     Args:
         rule: "line" (one sentence per line, as in BERT's input files), "en" (scripts with spaces

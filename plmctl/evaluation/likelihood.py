@@ -436,7 +436,7 @@ class MaskedLikelihood(Likelihood):
 
 
 def masked_until(starts: NDArray[np.bool_], variant: MaskingVariant) -> Ints:
-    """Where the masked tokens end, if they begin at each token.
+    """The end of the masked span that starts at each token.
 
     Args:
         starts: [n] whether a word starts at each token.

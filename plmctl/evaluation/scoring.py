@@ -168,7 +168,7 @@ class FinetunedModel:
 
     @property
     def network(self) -> Network:
-        """With the head of the task, on the model's device."""
+        """The network with the head of the task, on the model's device."""
         from plmctl.models.load import Start
 
         networks = self.model.networks

@@ -58,7 +58,7 @@ class Config(TokenEmbeddingsConfig):
     hidden_dropout_prob: float = Field(default=0.0, ge=0, lt=1)
     """0 as in the second version and in xxlarge; the first version of the others has 0.1."""
     attention_probs_dropout_prob: float = Field(default=0.0, ge=0, lt=1)
-    """As hidden_dropout_prob."""
+    """Dropout of the attention; published values as for hidden_dropout_prob."""
     initializer_range: float = Field(default=0.02, gt=0)
     """Standard deviation of the initial weights."""
 

@@ -81,7 +81,7 @@ class Roberta(EncoderFamily, config=Config):
         return RobertaForMaskedLM
 
     def network_fields(self, *, vocab_size: int, pad_id: int) -> dict[str, Any]:
-        """As the base class's.
+        """The fields of the base class, with RoBERTa's unused positions.
 
         Raises:
             ConfigError: The id of the padding token leaves no room for positions.

@@ -46,7 +46,7 @@ class SpanBertFamily(EncoderFamily, config=Config):
 
     @classmethod
     def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
-        """Without "sbo" there is no span-boundary head."""
+        """SpanBert; without "sbo", BERT's own class, which has no span-boundary head."""
         from transformers import BertForMaskedLM
 
         from plmctl.models.spanbert import SpanBert
@@ -62,7 +62,7 @@ class SpanBertFamily(EncoderFamily, config=Config):
         new_heads: NewHeads | None = None,
         **changes: Any,
     ) -> PreTrainedModel:
-        """As the base class's; the span-boundary head is in a separate file of the folder."""
+        """Load a folder; the span-boundary head is in a separate file of it."""
         from plmctl.models.spanbert import SpanBert
 
         if "sbo" not in loss_terms:

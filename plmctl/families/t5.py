@@ -184,7 +184,7 @@ class T5(Family, config=Config):
         new_heads: NewHeads | None = None,
         **changes: Any,
     ) -> PreTrainedModel:
-        """As the base class's; a folder of T5 1.1 must have both matrices."""
+        """Load a folder; one of T5 1.1 must have both matrices."""
         from plmctl.models.load import report_or_refuse
 
         t5: Any = super().load(folder, loss_terms, new_heads=new_heads, **changes)

@@ -39,7 +39,7 @@ class Config(ParadigmConfig):
 
     name: Literal["ranked_completions"] = "ranked_completions"
     rankings: dict[str, Candidates] = {}
-    """By name, candidates that are compared: each a context and a completion, with {column} for a
+    """Candidates that are compared, by name: each a context and a completion, with {column} for a
     row's values. The first candidate is the right one. The first ranking gives `accuracy`, the
     others `accuracy/NAME`."""
     context: Template | None = None

@@ -69,7 +69,7 @@ class Examples(ABC):
 
     @abstractmethod
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """As ``loss``, with ``<term>/correct``: nan where right and wrong are not defined."""
+        """The losses, with ``<term>/correct``: nan where right and wrong are not defined."""
 
     def lengths(self) -> Ints | None:
         """[N] tokens of each sample; None if they are all about as long."""

@@ -305,7 +305,7 @@ class ElmoPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As in allenai/bilm-tf, training.py; the LSTM as TensorFlow's default (Glorot).
+        """Initialize as allenai/bilm-tf, training.py; the LSTM as TensorFlow's default (Glorot).
 
         transformers calls it for every module that has weights itself.
         """

@@ -40,7 +40,7 @@ def cross_entropy_sums(
 def sums_with_penalty(
     logits: Tensor | Projection, targets: Tensor, z_loss: float
 ) -> tuple[Tensor, Tensor]:
-    """As ``cross_entropy_and_z``, also of logits that are not computed as a whole."""
+    """``cross_entropy_and_z``, also of logits that are not computed as a whole."""
     if isinstance(logits, Projection):
         if logits.is_large:
             return logits.losses(targets, z_loss)

@@ -57,7 +57,7 @@ class Network(nn.Module):
         self._compiled = torch.compile(self._run, **options)
 
     def compile_layers(self, layers: Iterable[nn.Module], **options: Any) -> None:
-        """As ``compile``, for layers that have their weights only while they are called (FSDP).
+        """Compile layers that have their weights only while they are called (FSDP).
 
         Each layer is compiled by itself, inside the hooks that gather its weights; what is between
         the layers is not compiled.

@@ -173,7 +173,7 @@ def depths(model: PreTrainedModel) -> Depths:
 
 
 def layer_rates(depth: Depths, decay: float) -> dict[str, float]:
-    """By parameter name, its share of the learning rate: decay ** (layers + 1 - depth).
+    """Learning-rate factor of each parameter: decay ** (layers + 1 - depth).
 
     The head learns at the full rate, the top layer at ``decay`` times it. Discriminative learning
     rates: Howard and Ruder, 2018 (arXiv:1801.06146).

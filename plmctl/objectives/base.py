@@ -147,7 +147,7 @@ class ObjectiveExamples(StoreExamples, Generic[C]):
         return sums
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """As ``loss``, with ``<term>/correct``: how many targets have the largest logit."""
+        """The losses, with ``<term>/correct``: how many targets have the largest logit."""
         from plmctl.models.losses import score_sums
 
         return score_sums(network(**batch.inputs), batch.targets)

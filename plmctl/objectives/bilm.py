@@ -288,7 +288,7 @@ def _order(store: TokenStore, key: int | None) -> Order:
 
 
 def _starts(sentences: Ints, order: NDArray[np.integer]) -> Iterator[Ints]:
-    """Where each sentence starts in the stream, in parts [S + 1]."""
+    """The stream position at which each sentence starts, in parts [S + 1]."""
     end = np.zeros(1, dtype=np.int64)
     yield end
     for first in range(0, len(order), _TOGETHER):

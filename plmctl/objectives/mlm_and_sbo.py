@@ -195,7 +195,7 @@ class SpanRows(ObjectiveExamples[Config]):
         return self._weighted(super().loss(network, batch))
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """As ``loss``, with the number of correct predictions of each loss term."""
+        """The losses, with the number of correct predictions of each loss term."""
         return self._weighted(super().score(network, batch))
 
     def _weighted(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:

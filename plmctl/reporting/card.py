@@ -408,7 +408,7 @@ def _contents(text: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _compute(run: Run) -> Iterator[tuple[str, object]]:
-    """Where it was trained, and for how long."""
+    """The machine that it was trained on, and the time that it took."""
     facts, seconds = run.environment, as_number(run.last.get("time"))
     processes, devices = as_number(facts.get("processes")), as_number(facts.get("devices"))
     if not math.isfinite(seconds) or not processes > 0:

@@ -228,7 +228,7 @@ class Pace:
         self._marks: deque[tuple[float, int]] = deque()
 
     def mark(self, now: float, done: int) -> None:
-        """At the time ``now``, in seconds of any clock, ``done`` units are done."""
+        """Record that ``done`` units are complete at the time ``now``, in seconds of any clock."""
         self._marks.append((now, done))
         # The last mark before the window is kept, so that slow work has a speed too.
         while len(self._marks) > 2 and now - self._marks[1][0] >= self._window:

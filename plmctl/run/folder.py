@@ -444,7 +444,7 @@ def run_folder(
 
 
 def start_on_machine(command: str, config: RunConfig, options: launch.StartOptions) -> None:
-    """Of several machines, start the processes of this one, and end with their exit code.
+    """Start the processes of this machine, one of several, and end with their exit code.
 
     With one machine nothing happens. The run folder is that of the first process, so the config of
     the others is a temporary file.

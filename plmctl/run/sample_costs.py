@@ -143,7 +143,7 @@ def save_steps(
 
 
 def save_at_steps(at: tuple[Mark, ...] | Literal["log", "babylm"], steps: int) -> frozenset[int]:
-    """As ``save_steps``, for a run without a count of tokens and words.
+    """``save_steps`` of a run without a count of tokens and words.
 
     Args:
         at: Marks in steps only, or log.

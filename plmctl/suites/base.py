@@ -54,7 +54,7 @@ class SuiteTask:
 
     @property
     def stems(self) -> tuple[tuple[str, str], ...]:
-        """Where its two files may be in a data directory, without endings."""
+        """Paths that its two files may have in a data directory, without endings."""
         own = [
             (f"{self.name}/{train}", f"{self.name}/{dev}")
             for train, dev in (("train", "dev"), *self.names)

@@ -193,7 +193,7 @@ class Classification(Task[Config], config=Config):
         return names
 
     def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
-        """With the family's template for finetuning; for ELMo, one of words."""
+        """The tokenizer with the family's finetuning template; a word tokenizer for ELMo."""
         from plmctl.models.load import config_of
 
         if family_of(config_of(model)).READS_CHARACTERS:
@@ -409,7 +409,7 @@ class ClassificationExamples(SequenceExamples[Config]):
         return np.array([ids[name] for name in given])
 
     def references(self) -> NDArray[Any]:
-        """As ``predictions``."""
+        """The true answers, in the form of ``predictions``."""
         targets = required(self.targets)
         return (targets > 0.5).astype(np.int64) if targets.ndim == 2 else targets
 

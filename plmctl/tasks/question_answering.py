@@ -372,7 +372,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
 
     @cached_property
     def rules(self) -> squad.Metric:
-        """Whose rules answers are scored by."""
+        """The scoring rules that apply: SQuAD's or CMRC's."""
         metric = self.config.metric
         if metric == "auto":
             texts = [context.text for context in self.windows.contexts]

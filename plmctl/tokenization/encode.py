@@ -261,7 +261,7 @@ class Encoder:
     def with_words(
         self, texts: list[str], places: Sequence[Sequence[int]], words: Sequence[Ints]
     ) -> Placed:
-        """As ``with_places``, with the words of segmented text.
+        """``with_places`` for segmented text, whose words are known.
 
         Args:
             texts: One or more, without marks.

@@ -76,7 +76,7 @@ class _Parts(NamedTuple):
 
 
 class ByteSeams:
-    """Where texts can be cut for byte-level BPE."""
+    """Finds the places at which texts can be cut for byte-level BPE."""
 
     def __init__(self, vocab: Iterable[str]) -> None:
         left, right = _crossed(vocab)
@@ -90,7 +90,7 @@ class ByteSeams:
             self._join(left, right)
 
     def between(self, code: NDArray[np.uint32]) -> tuple[Bools, Bools]:
-        """Where no token can cross, and where of these places no word starts.
+        """The places that no token can cross, and those of them at which no word starts.
 
         The latter are between letters, or digits, that are not Chinese.
 
@@ -222,7 +222,7 @@ there may be a number of millions before a part, which rounds the sums of the pa
 
 
 class PieceSeams:
-    """Where texts can be cut for a Unigram model, and the pieces of the parts.
+    """Finds the places at which texts can be cut for a Unigram model, and the pieces of the parts.
 
     A seam is beside a mark or a Chinese character: there a word starts (``words.starts_within``),
     and no rule joins left and right before the model sees them. Pieces side by side are added up
@@ -254,7 +254,7 @@ class PieceSeams:
         self._met[-1] = True  # stands for all that are larger
 
     def between(self, code: NDArray[np.uint32]) -> tuple[Bools, Bools]:
-        """As of ``ByteSeams``: where no piece can cross, and that a word starts everywhere there.
+        """The places that no piece can cross; a word starts at each of them.
 
         Args:
             code: [N] characters.
@@ -358,7 +358,7 @@ class PieceSeams:
         return text[in_order], first[in_order], ids[in_order], np.unique(text[near > 0])
 
     def _viterbi(self, letters: Ints, sizes: Ints) -> tuple[Ints, Ints, Ints, Bools]:
-        """As ``_best`` for a table [texts, longest], the longest text first; in any order.
+        """``_best`` of a table [texts, longest], the longest text first; in any order.
 
         Returns:
             The text, first letter and id of each piece, and whether another one was nearly as good.

@@ -57,7 +57,7 @@ class Unknown:
         return cls(characters, unknown, long, tuple(facts.get("examples", ())))
 
     def __add__(self, other: Unknown) -> Unknown:
-        """Of two texts together."""
+        """The counts of two texts together."""
         return Unknown(
             self.characters + other.characters,
             self.unknown + other.unknown,
@@ -117,7 +117,7 @@ class UnknownCounter:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> UnknownCounter:
-        """Of a tokenizer of transformers, which stays as it is."""
+        """A counter for a tokenizer of transformers, which stays as it is."""
         backend: Any = tokenizer
         return cls(plain_tokenizer(Tokenizer.from_str(backend.backend_tokenizer.to_str())))
 

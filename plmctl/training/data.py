@@ -304,7 +304,7 @@ class Mixture(StoreExamples):
         return self.parts[0].loss(network, batch)
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """As ``loss``, with the number of correct predictions."""
+        """The losses, with the number of correct predictions."""
         return self.parts[0].score(network, batch)
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:

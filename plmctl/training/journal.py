@@ -165,12 +165,12 @@ class Progress:
         return replace(self, validated=self.step, best=(loss, self.step))
 
     def saved(self) -> dict[str, Any]:
-        """As a checkpoint saves it."""
+        """The JSON form that a checkpoint stores."""
         return asdict(self)
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Progress:
-        """From what a checkpoint saved."""
+        """The progress that a checkpoint stores."""
         saved = {_RENAMED.get(name, name): value for name, value in saved.items()}
         known = {field.name: saved[field.name] for field in fields(cls) if field.name in saved}
         plain: dict[str, Any] = {

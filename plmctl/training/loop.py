@@ -293,7 +293,7 @@ def apply(engine: Engine) -> None:
 
 
 def apply_if_finite(engine: Engine, computed: Computed) -> None:
-    """As ``apply``, but the device skips a step that is not finite, and all later ones."""
+    """Update the weights; the device skips a step that is not finite, and all later ones."""
     assert engine.found_nonfinite is not None
     engine.found_nonfinite.logical_or_(~computed.values.isfinite().all())
     apply(engine)

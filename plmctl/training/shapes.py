@@ -59,7 +59,7 @@ def _step(number: int, bits: int) -> int:
 
 
 def _wide(batch: Batch, lists: Sequence[TargetList], width: int) -> Batch:
-    """With its rows padded, and the positions in its lists renumbered."""
+    """Pad the rows to ``width``, and renumber the positions in the lists."""
     mask, decoded = batch.inputs.get("attention_mask"), batch.inputs.get(_DECODER)
     if mask is None:
         return batch
@@ -106,7 +106,7 @@ def _padded(tensor: Tensor, rows_BL: Tensor, width: int, fill: int = 0) -> Tenso
 
 
 def _filled(batch: Batch, one: TargetList) -> Batch:
-    """With a list [K] padded to a capacity; its first positions stay sorted."""
+    """Pad a list [K] to a capacity; its first positions stay sorted."""
     table = batch.inputs.get(_DECODER, batch.inputs["input_ids"])
     first = batch.inputs[one.positions[0]]
     most = max(table.numel(), len(first))

@@ -14,7 +14,7 @@ _PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.
 
 
 def peak_mb() -> float:
-    """Of this process; Linux's ``ru_maxrss`` would have the parent's from before the start."""
+    """Peak memory of this process; ``ru_maxrss`` would have the parent's from before the start."""
     status = Path("/proc/self/status")
     if not status.is_file():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -23,7 +23,7 @@ def peak_mb() -> float:
 
 
 def resident_mb() -> float:
-    """Of this process now; 0 where it is unknown."""
+    """Memory of this process now; 0 where it is unknown."""
     status = Path("/proc/self/statm")
     if not status.is_file():
         return 0.0
@@ -74,7 +74,7 @@ class Clock:
         warnings.showwarning = show
 
     def results(self, flops_per_token: float = 0) -> dict[str, float]:
-        """Of the median step; where steps differ in tokens, of all of them."""
+        """Results of the median step; where steps differ in tokens, of all of them."""
         steps = list(pairwise(self._ends[1:]))
         tokens = [after[2] for _, after in steps]
         seconds = [after[0] - before[0] for before, after in steps]
@@ -112,7 +112,7 @@ class Clock:
 
 
 def flops_per_token(model: Any, length: int) -> float:
-    """Of a training step: 6 N + 12 layers width length (PaLM's; N has the tied output matrix).
+    """FLOPs of a step: 6 N + 12 layers width length (PaLM's; N has the tied output matrix).
 
     An encoder-decoder's token passes half of the model.
     """

@@ -65,7 +65,7 @@ _SIDES = {"plmctl": _plmctl, "stock": _stock}
 
 
 def _rows_of_128(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
-    """As ``run_mlm.py`` packs what the tokenizer gave."""
+    """Pack what the tokenizer gave, as ``run_mlm.py`` does."""
     from itertools import chain
 
     joined = {name: list(chain(*lists)) for name, lists in batch.items()}

@@ -34,7 +34,7 @@ def names() -> set[str]:
 
 
 class _Operand(tuple[Any, ...]):
-    """Of a tensor: sizes, strides, dtype, device."""
+    """Sizes, strides, dtype and device of a tensor."""
 
     __slots__ = ()
 

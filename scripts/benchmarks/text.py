@@ -78,12 +78,12 @@ def measured(args: argparse.Namespace, work: Callable[[], Any]) -> tuple[Any, Re
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those that it had."""
+    """CPU time of this process and of those that it had."""
     kinds = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
     used = [resource.getrusage(kind) for kind in kinds]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def size_of(folder: Path) -> float:
-    """Of all files there, in MB."""
+    """The size of all files there, in MB."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6

@@ -33,7 +33,7 @@ require_parameters(GPT2Block.forward, "hidden_states", cache_parameter(GPT2Block
 
 class _Gpt2Layers(FastDecoder, nn.ModuleList):
     def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
-        """As transformers' own forward computes them."""
+        """The last hidden states, as transformers' own forward computes them."""
         if not _is_fused(body):  # transformers makes the mask
             run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
             output: Tensor = run.last_hidden_state
@@ -83,7 +83,7 @@ class _Gpt2LayersApart(_Gpt2Layers):
 
 class _Gpt1Layers(FastDecoder, nn.ModuleList):
     def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
-        """As transformers' own forward computes them, which takes no mask for packed rows."""
+        """The last hidden states; transformers' own forward takes no mask for packed rows."""
         mask = None if position_ids is None else block_mask(position_ids)
         places = body.positions_embed(_counted(embedded, position_ids))
         states: Tensor = body.drop(embedded + places)

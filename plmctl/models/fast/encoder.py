@@ -64,7 +64,7 @@ class _Partial(PartialEncoder):
         wanted_BQ: Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """As transformers' own, without ``real`` and ``wanted_BQ``.
+        """Run the layer; without ``real`` and ``wanted_BQ``, as transformers' own.
 
         Args:
             hidden_states: [B, L, H].
@@ -88,7 +88,7 @@ class _Partial(PartialEncoder):
         return self._output(last_hidden_state=x)
 
     def layers(self) -> list[Any]:
-        """In the order in which they are applied."""
+        """All layers in the order of the forward pass."""
         whole: Any = self
         return list(whole.layer)
 
@@ -142,7 +142,7 @@ class _Albert(_Partial):
         return projected
 
     def layers(self) -> list[Any]:
-        """Of its groups, in the order in which they are applied."""
+        """All layers in the order of the forward pass; shared ones several times."""
         whole: Any = self
         count, groups = whole.config.num_hidden_layers, whole.config.num_hidden_groups
         numbers = [int(number / (count / groups)) for number in range(count)]  # as transformers'
@@ -193,7 +193,7 @@ def skip_unused_positions(model: nn.Module) -> None:
 
 
 def _slots(positions: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:
-    """Where each position goes in a grid of the positions of every row.
+    """A grid of the positions of every row, and where each position goes in it.
 
     Args:
         positions: [K], ascending.

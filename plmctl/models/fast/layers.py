@@ -90,7 +90,7 @@ class _Drop(torch.autograd.Function):
 
 
 class _DropAfterReLU(torch.autograd.Function):
-    """Where the output is not 0 there is a gradient: the next layer keeps it in any case."""
+    """ReLU and dropout. The gradient needs their output only, which the next layer keeps anyway."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:

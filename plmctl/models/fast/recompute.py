@@ -23,7 +23,7 @@ class _Recomputed:
     training: bool
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """As the layer's own."""
+        """Run the layer; in training, store only its inputs."""
         layer: Any = super()
         if not self.training:
             return layer.forward(*inputs, **options)

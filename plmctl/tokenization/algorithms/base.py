@@ -406,7 +406,7 @@ class _Chains:
         return _changes(pair, new, total, before, after)
 
     def _occurrences(self, left: int, right: int) -> Symbols:
-        """Where the pair occurs, sorted, without overlap."""
+        """The positions of the pair, sorted, without overlap."""
         symbol, places = self._symbol, self._places
         rarer = left if len(places[left]) <= len(places[right]) else right
         # Places that another merge has changed since are removed here.
