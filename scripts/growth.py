@@ -144,14 +144,14 @@ def drawn(curves: dict[str, list[Row]], exponents: dict[str, list[float]]) -> st
     """How many times the first cost, against how often the thing has doubled."""
     import numpy as np
 
-    from plmctl.reporting.plots import Line, Plot
+    from plmctl.reporting.plots import Curve, Plot
 
     lines = []
     for color, (name, rows) in enumerate(curves.items()):
         at = np.array([row["at"] for row in rows])
         cost = np.array([row["cpu_seconds"] for row in rows])
         title = name + "".join(f", exponent {e:.2f}" for e in exponents[name][:1])
-        lines.append(Line(title, np.log2(at / at[0]), cost / cost[0], color, "dashed"))
+        lines.append(Curve(title, np.log2(at / at[0]), cost / cost[0], color, "dashed"))
     unit = "CPU time, times that of the first"
     return standalone(
         Plot("growth", "Growth of cost", unit, tuple(lines), log=True, along="doublings")

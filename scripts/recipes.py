@@ -29,7 +29,7 @@ from rich.console import Console
 
 from plmctl.commands.prepare import prepare
 from plmctl.config.load import configs_folder
-from plmctl.reporting.plots import Line, Plot
+from plmctl.reporting.plots import Curve, Plot
 from plmctl.reporting.tables import rows_table
 from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.preflight import preflight
@@ -134,14 +134,14 @@ def frequency(name: str) -> float | None:
 def plot(name: str, results: dict[str, list[Result]], baseline: float | None) -> Plot:
     """The held-out loss by step: a line per seed."""
     lines = [
-        Line(recipe if number == 0 else "", np.array(result.steps, float),
+        Curve(recipe if number == 0 else "", np.array(result.steps, float),
              np.array(result.losses), color, "solid")
         for color, (recipe, runs) in enumerate(results.items())
         for number, result in enumerate(runs)
     ]  # fmt: skip
     ends = np.array([0.0, max(result.steps[-1] for result in results["paper"])])
     if baseline is not None:
-        lines.append(Line("frequency", ends, np.full(2, baseline), 7, "faint"))
+        lines.append(Curve("frequency", ends, np.full(2, baseline), 7, "faint"))
     return Plot(name, name, "nats per target", tuple(lines))
 
 

@@ -125,11 +125,11 @@ def scaling(
     steps and its loss for 2, 4 and 10 times the compute of the largest run. Writes scaling.json and
     scaling.html. The same command resumes; finished runs are kept.
     """
-    from plmctl.commands.scaling import Request, run
+    from plmctl.commands.scaling import ScalingRequest, run
     from plmctl.run.stop import stopping_at_once
 
     path = config_file(config, "pretrain")
-    request = Request(tuple(sizes or ()), budget, rungs, out, plan)
+    request = ScalingRequest(tuple(sizes or ()), budget, rungs, out, plan)
     with stopping_at_once():
         run(path, overrides or (), request, as_json=as_json)
 

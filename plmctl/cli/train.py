@@ -73,9 +73,9 @@ def init(
     machine and the budget with a reason for each, and writes commented configs for the tokenizer,
     pretraining, finetuning and evaluation.
     """
-    from plmctl.commands.init import Request, run
+    from plmctl.commands.init import InitRequest, run
 
-    request = Request(corpus, out, lang, family, budget, evaluation or (), smoke)
+    request = InitRequest(corpus, out, lang, family, budget, evaluation or (), smoke)
     run(request, as_json=as_json)
 
 

@@ -173,7 +173,7 @@ def find_demo(name: str, data: str | None) -> Demo:
 
 
 @dataclass(frozen=True)
-class Stage:
+class DemoStage:
     """A run of another command."""
 
     model: str
@@ -203,10 +203,10 @@ class ModelPlan:
     seed: int
     base: Path
     root: Path
-    stages: Mapping[str, Stage]
+    stages: Mapping[str, DemoStage]
 
     @property
-    def all(self) -> list[Stage]:
+    def all(self) -> list[DemoStage]:
         """The stages in their order."""
         return list(self.stages.values())
 
@@ -227,7 +227,9 @@ _QUICK: dict[Kind, tuple[str, ...]] = {
 }
 
 
-def plan_model(demo: Demo, model: str, seed: int, *, quick: bool, rows: Rows | None) -> ModelPlan:
+def plan_model(
+    demo: Demo, model: str, seed: int, *, quick: bool, rows: DemoData | None
+) -> ModelPlan:
     """The stages of a model.
 
     Args:
@@ -251,7 +253,7 @@ def plan_model(demo: Demo, model: str, seed: int, *, quick: bool, rows: Rows | N
             keys += rows.overrides(base, kind, path)
         keys += _QUICK.get(kind, ()) if quick else ()
         config = cast("StageConfig", load(kind, path, keys))
-        stages[name] = Stage(model, name, (command, place, *keys), config)
+        stages[name] = DemoStage(model, name, (command, place, *keys), config)
     return ModelPlan(seed, base, root, stages)
 
 
@@ -283,7 +285,7 @@ def run_models(models: Sequence[ModelPlan], *, fresh: bool, verbose: bool) -> No
     ended = itertools.count(1)
     at_work: list[subprocess.Popen[bytes]] = []
 
-    def chain(stages: Sequence[Stage], threads: int) -> Iterator[None]:
+    def chain(stages: Sequence[DemoStage], threads: int) -> Iterator[None]:
         """Run stages; each turn looks once whether the one at work has ended."""
         for stage in stages:
             note = "finished before"
@@ -318,7 +320,7 @@ def _take_turns(chains: list[Iterator[None]], at_once: int, stop: StopRequest) -
         time.sleep(_POLL)
 
 
-def _start(stage: Stage, threads: int, *, fresh: bool) -> tuple[subprocess.Popen[bytes], int]:
+def _start(stage: DemoStage, threads: int, *, fresh: bool) -> tuple[subprocess.Popen[bytes], int]:
     """The process of a stage, and where its output begins in its log."""
     command, place, *keys = stage.words
     # The config of the plan, also where the working directory has one of that name.
@@ -340,7 +342,7 @@ def _start(stage: Stage, threads: int, *, fresh: bool) -> tuple[subprocess.Popen
     return process, start
 
 
-def _check(stage: Stage, code: int, start: int, *, verbose: bool) -> None:
+def _check(stage: DemoStage, code: int, start: int, *, verbose: bool) -> None:
     """Raise the error of a stage that has failed, with its exit code."""
     printed = stage.log.read_bytes()[start:].decode("utf-8", "replace").strip()
     for line in printed.splitlines() if verbose else ():
@@ -526,7 +528,7 @@ _FILES = ("text.txt", "train.jsonl", "test.jsonl")
 
 
 @dataclass(frozen=True)
-class Rows:
+class DemoData:
     """Text and labelled rows, which are written to ``data/`` of the demo.
 
     Attributes:
@@ -539,9 +541,9 @@ class Rows:
     train: list[dict[str, Any]]
     test: list[dict[str, Any]]
 
-    def shortened(self) -> Rows:
+    def shortened(self) -> DemoData:
         """The first texts and rows."""
-        return Rows(
+        return DemoData(
             self.name,
             self.texts[:_QUICK_TEXTS],
             self.train[:_QUICK_ROWS],
@@ -578,7 +580,7 @@ _QUICK_TEXTS = 600
 _QUICK_ROWS = 48
 
 
-def quick_rows(demo: Demo) -> Rows:
+def quick_rows(demo: Demo) -> DemoData:
     """A few texts and rows of the samples of a demo."""
     stages = next(iter(demo.models.values()))
     pretrain, finetune = (
@@ -597,7 +599,7 @@ def quick_rows(demo: Demo) -> Rows:
         paragraphs += (part for part in document.text.split("\n\n") if len(part) > 20)
         if len(paragraphs) >= _QUICK_TEXTS:
             break
-    return Rows("", paragraphs, *sides).shortened()
+    return DemoData("", paragraphs, *sides).shortened()
 
 
 _OWN_COLUMNS = {
@@ -610,7 +612,7 @@ _HELD_OUT = 0.2  # share of the texts
 _TEST_ROWS = 1_000  # at most, so that scoring takes seconds
 
 
-def own_rows(file: str, demo: str) -> Rows:
+def own_rows(file: str, demo: str) -> DemoData:
     """The rows of a user's file; a fifth of the texts, by their hash, are held out with their rows.
 
     Raises:
@@ -642,7 +644,7 @@ def own_rows(file: str, demo: str) -> Rows:
     test.sort(key=lambda pair: pair[0])
     # Another file, or the same one with other rows, has another folder.
     name = f"{path.name.partition('.')[0]}-{rows_digest(rows)[:6]}"
-    return Rows(name, list(texts), train, [values for _, values in test[:_TEST_ROWS]])
+    return DemoData(name, list(texts), train, [values for _, values in test[:_TEST_ROWS]])
 
 
 def _text_of(value: Any) -> str:

@@ -289,13 +289,15 @@ def make_network(
     """
     import torch
 
-    from plmctl.models.load import Start
+    from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
 
     config, task = prepared.config, prepared.task
     pretrained = config.init == "pretrained"
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
-    start = Start(config.model, prepared.tokenizer, labels, pretrained, _dropout(prepared), report)
+    start = HeadSource(
+        config.model, prepared.tokenizer, labels, pretrained, _dropout(prepared), report
+    )
     model = task.load(start)
     set_trained_layers(config, model)
     return Network(model, task.forward)
@@ -397,7 +399,7 @@ def _train(
     from plmctl.models.sharding import is_sharded
     from plmctl.training import loop
     from plmctl.training.checkpoint import Checkpoints, load_last_weights, take_best
-    from plmctl.training.memory import fitted
+    from plmctl.training.memory import with_found_sizes
 
     config, folder = prepared.config, Path(prepared.config.run)
     plan = replace(make_plan(config, examples.train, accelerator), until=options.until)
@@ -405,7 +407,7 @@ def _train(
     engine = make_trained_network(prepared, examples.labels, accelerator, peers)
     check_metric(engine, config, examples.few)
     journal = _journal(config, examples, engine, plan, options)
-    plan = fitted(engine, plan, folder)
+    plan = with_found_sizes(engine, plan, folder)
     check_ready(peers, engine, plan, folder)
     checkpoints = Checkpoints(folder / "checkpoints", retention(config.checkpoint, plan.save_at))
     watch = watch_of(config, folder / "best")
@@ -418,11 +420,11 @@ def _train(
     facts = {**examples.counts(), "init": config.init, "steps": progress.step}
     if not accelerator.is_main_process:
         return None, facts
-    network = engine.bare
+    network = engine.unwrapped
     if is_sharded(network):
-        whole = make_network(prepared, examples.labels, lambda message: None)
-        load_last_weights(checkpoints, whole.model)
-        network = accelerator.prepare_model(whole, evaluation_mode=True)
+        gathered_weights = make_network(prepared, examples.labels, lambda message: None)
+        load_last_weights(checkpoints, gathered_weights.model)
+        network = accelerator.prepare_model(gathered_weights, evaluation_mode=True)
     if config.train.keep == "best":
         facts["best_step"] = take_best(folder / "best", network.model, progress)
     return network, facts
@@ -447,7 +449,7 @@ def _journal(
             {**examples.hashes, **made_from(config)},
             accelerator.num_processes,
             precision=precision_of(accelerator),
-            more={"network": network_facts(engine.bare.model)},
+            more={"network": network_facts(engine.unwrapped.model)},
         )
     return Journal(
         folder,
@@ -534,15 +536,15 @@ def check_metric(engine: Engine, config: FinetuneConfig, few: TaskExamples[Score
     import torch
 
     from plmctl.models.sharding import is_sharded
-    from plmctl.training.distributed import whole
+    from plmctl.training.distributed import gathered_weights
 
     if config.train.metric is not None:
-        sharded = is_sharded(engine.bare)
-        with whole(engine.bare):
+        sharded = is_sharded(engine.unwrapped)
+        with gathered_weights(engine.unwrapped):
             if sharded:  # FSDP wants the whole network to be called before one of its layers is
                 row = np.zeros(1, np.int64)
                 with torch.inference_mode():
-                    few.score(engine.bare, few.collate(row, row).to(engine.accelerator.device))
+                    few.score(engine.unwrapped, few.collate(row, row).to(engine.accelerator.device))
             metrics = _task_metrics(engine, few)
         metric_of(config.train.metric, {**metrics, "loss": 0.0})
 
@@ -567,13 +569,13 @@ def validation_scores(
     """
     from plmctl.evaluation.scoring import score
     from plmctl.training.data import scoring_batches
-    from plmctl.training.distributed import whole
+    from plmctl.training.distributed import gathered_weights
 
     slicing = plan.phases[0].slicing
     batches = scoring_batches(examples, slicing, lengths=examples.lengths())
     batches = engine.peers.doing_each(VALIDATING, batches)
-    bare = engine.bare
-    with whole(bare):
+    bare = engine.unwrapped
+    with gathered_weights(bare):
         scores = score(engine.accelerator, bare, examples, batches, stop)
         if judged is not None:
             metrics = {**_task_metrics(engine, examples), "loss": scores["loss"]}
@@ -595,7 +597,7 @@ def _task_metrics(engine: Engine, examples: TaskExamples[ScoredConfig]) -> dict[
     shared: list[Any] = [None]
     engine.peers.doing(SCORING if accelerator.is_main_process else VALIDATING)
     if accelerator.is_main_process:
-        bare = engine.bare
+        bare = engine.unwrapped
         shared = [examples.compute_metrics(answers(bare, examples, accelerator.device))]
     return dict(broadcast_object_list(shared)[0])
 
@@ -629,7 +631,7 @@ def _save(
     rows = [f"eval/rows/{file}.json" for file in file_names(examples.valid)]
     work.promise(["model", "eval/data.json", _RESULTS, *rows, _REPORT])
     if not is_model(folder / "model"):
-        task = make_task(prepared.task.settled(results))
+        task = make_task(prepared.task.with_tuned_values(results))
         finetuned = Finetuned(task, examples.labels, config.train.max_length)
         card = model_card(folder, type(model).__name__)
         save_model(folder, model, prepared.tokenizer, card, finetuned)
@@ -659,7 +661,7 @@ def _write_scores(
         }
         uncertainty |= {f"{name}/{k}": at for k, at in errors.items()} if results else errors
         results = with_further_metrics(results, name, metrics) if results else {**metrics, **facts}
-        credit, values = valid.credits(predictions)
+        credit, values = valid.per_example_scores(predictions)
         scores = {"rows": examples.hashes[file], "credit": credit, "values": values}
         write_results(folder, f"rows/{file}", scores)
         if valid is examples.first_valid and examples.prompts:

@@ -28,7 +28,7 @@ from plmctl.corpus.document import locate
 from plmctl.corpus.gather import Corpus, counted, one_line, together
 from plmctl.corpus.labelled import read_rows
 from plmctl.corpus.languages import LANGUAGES, check_language, language_of_script, scripts_of
-from plmctl.corpus.profile import Part, Profile, profile, unreadable
+from plmctl.corpus.profile import DocumentShare, Profile, profile, unreadable
 from plmctl.corpus.remote import is_url
 from plmctl.corpus.source import FORMATS, Source, resolve
 from plmctl.cpus import usable_cpus
@@ -45,7 +45,7 @@ from plmctl.run.preflight import check_network, stand_in
 
 
 @dataclass(frozen=True)
-class Request:
+class InitRequest:
     """What the user wants."""
 
     corpus: Sequence[str]  # files, folders, globs or names of sources
@@ -57,7 +57,7 @@ class Request:
     smoke: bool | None = None  # run the smoke test; None: ask, on a terminal
 
 
-def run(request: Request, *, as_json: bool) -> None:
+def run(request: InitRequest, *, as_json: bool) -> None:
     """Look, propose, write, check, and try.
 
     Raises:
@@ -313,7 +313,7 @@ def _mixed(looked: Profile, language: str | None) -> list[str]:
                 f"{part.share:.0%} of the documents are mainly in {script} letters, for example "
                 f"{_place(part.example)}: if they are in another language, {remove}"
             )
-    none = Part(0.0, "")
+    none = DocumentShare(0.0, "")
     english, other = (looked.english.get(key, none) for key in ("en", "other"))
     if language in ("pcm", "sco") or "Latin" not in looked.scripts:
         return notes
@@ -728,7 +728,7 @@ def choose_schedule(proposal: Proposal) -> Iterator[Setting]:
 
 def _write(out: Path, proposal: Proposal, evaluation: Sequence[Source]) -> dict[str, object]:
     """Write the files, check all of them, and give the cost of the pretraining."""
-    from plmctl.commands.plan import costs, in_words
+    from plmctl.commands.plan import as_rows, costs
 
     values = _values(out, proposal, evaluation)
     with writing(out):
@@ -741,7 +741,7 @@ def _write(out: Path, proposal: Proposal, evaluation: Sequence[Source]) -> dict[
         config = load("pretrain", beside / "pretrain.yaml")
     vocab = stand_in(proposal["vocab_size"])
     config = config.with_steps([proposal["steps"]])
-    planned = in_words(costs(check_network(config, vocab)))
+    planned = as_rows(costs(check_network(config, vocab)))
     planned["steps"] = f"{proposal['steps']:,}, about"
     for key in ("passes over the text", "time", "tokens"):
         planned.pop(key, None)

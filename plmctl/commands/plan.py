@@ -82,7 +82,7 @@ def run(
         result |= {"budget": decision.budget, "words": decision.words, "reason": decision.reason}
     if measure and isinstance(outline, Prepared):
         result |= measured(outline)
-    table = metrics_table(f"{config.run} will cost", in_words(result))
+    table = metrics_table(f"{config.run} will cost", as_rows(result))
     show_result(result, [table], as_json=as_json)
 
 
@@ -557,7 +557,7 @@ def measured(prepared: Prepared) -> dict[str, Any]:
 # --- The table ---
 
 
-def in_words(result: Mapping[str, Any]) -> dict[str, object]:
+def as_rows(result: Mapping[str, Any]) -> dict[str, object]:
     """The costs as the table shows them."""
     memory, corpus = result["memory"], result["corpus_tokens"]
     parts = ", ".join(f"{name} {_format_bytes(n)}" for name, n in memory.items() if name != "total")

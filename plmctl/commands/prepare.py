@@ -272,7 +272,7 @@ _APPEARS = 60.0  # seconds for a finished folder to appear on another machine
 
 
 @dataclass(frozen=True)
-class Builder:
+class StoreBuilder:
     """Another process, which builds the stores that this one reads."""
 
     peers: Peers
@@ -303,7 +303,7 @@ class Builder:
 BUILT = "text"  # the facts that a process has when its text is prepared
 
 
-def builder_of(peers: Peers, store: str) -> Builder | None:
+def builder_of(peers: Peers, store: str) -> StoreBuilder | None:
     """The process that builds the stores for this one; None: this process does it.
 
     Args:
@@ -313,8 +313,8 @@ def builder_of(peers: Peers, store: str) -> Builder | None:
     several = peers.on_several_machines
     shared = several and (is_url(store) or sees_folder_of_main(peers, Path(store)))
     if not peers.is_first_here:
-        return Builder(peers, peers.rank - int(os.environ["LOCAL_RANK"]))
-    return Builder(peers, 0) if shared and peers.rank > 0 else None
+        return StoreBuilder(peers, peers.rank - int(os.environ["LOCAL_RANK"]))
+    return StoreBuilder(peers, 0) if shared and peers.rank > 0 else None
 
 
 def sees_folder_of_main(peers: Peers, folder: Path) -> bool:
@@ -339,7 +339,7 @@ def _stores(
     tokenizer: str,
     every_byte: bool,
     words_needed: bool,
-    builder: Builder | None,
+    builder: StoreBuilder | None,
 ) -> tuple[Stores, bool]:
     """The stores, and whether they were built now."""
     root = store_root(data.store, by.cache, by.cache_size)

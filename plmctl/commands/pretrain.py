@@ -54,7 +54,7 @@ from plmctl.training.checkpoint import Checkpoints, load_last_weights
 from plmctl.training.engine import precision_of
 from plmctl.training.journal import Journal
 from plmctl.training.judge import FINISHING, PREPARING
-from plmctl.training.memory import fitted
+from plmctl.training.memory import with_found_sizes
 from plmctl.training.peers import Peers
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _journal(
             accelerator.num_processes,
             run.text.contents,
             precision_of(accelerator),
-            {"frequency_loss": counted, "network": network_facts(engine.bare.model)},
+            {"frequency_loss": counted, "network": network_facts(engine.unwrapped.model)},
         )
     return Journal(
         run.folder,
@@ -201,7 +201,7 @@ def _train(
     run: Pretraining, engine: Engine, plan: Plan, journal: Journal
 ) -> tuple[dict[str, Any], PreTrainedModel | None]:
     """The metrics of the last validation, and the model; None in all processes but the main one."""
-    plan = fitted(engine, plan, run.folder)
+    plan = with_found_sizes(engine, plan, run.folder)
     check_ready(run.peers, engine, plan, run.folder)
     kept = retention(run.config.checkpoint, plan.save_at)
     checkpoints = Checkpoints(run.folder / "checkpoints", kept)

@@ -27,7 +27,7 @@ from plmctl.run.preflight import preflight
 from plmctl.run.pretraining import sample_costs, training_examples
 from plmctl.tokenization.load import token_texts
 from plmctl.training.data import StepBatches, examples_of, step_digests
-from plmctl.training.plan import Slicing, Stretch
+from plmctl.training.plan import PhasePlace, Slicing
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     """
     prepared = preflight(config)
     text = prepare(config, prepared.encoder)
-    source = training_examples(prepared, text)[0].during(0.0)
+    source = training_examples(prepared, text)[0].at_progress(0.0)
     say(f"sentences: {text.sentences}")
     counted = frequency_losses(text.train, source, None, None)
     if counted:
@@ -84,7 +84,7 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     phase = bisect_right(steps.begins, batch - 1) - 1
     source, size = sources[phase], config.train.batch_size
     within = batch - 1 - steps.begins[phase]
-    source = source.during(Stretch(steps.begins[phase], steps.steps).done(within))
+    source = source.at_progress(PhasePlace(steps.begins[phase], steps.steps).done(within))
     noted = Path(config.run) / "divergence" / f"step-{batch:06d}.json"
     if noted.is_file():  # the examples that the run had there, after any rollbacks
         document = read_json(noted, "epochs", "samples")

@@ -70,7 +70,7 @@ _LARGEST = 60  # sizes that are tried for predictions, as a multiple of the larg
 
 
 @dataclass(frozen=True)
-class Request:
+class ScalingRequest:
     """The options of the command.
 
     Attributes:
@@ -100,7 +100,7 @@ class ScalingConfig(Model):
     """The pretraining that is scaled."""
 
 
-def run(path: Path, overrides: Sequence[str], request: Request, *, as_json: bool) -> None:
+def run(path: Path, overrides: Sequence[str], request: ScalingRequest, *, as_json: bool) -> None:
     """Train what is missing of a ladder, fit it, and write ``scaling.json`` and ``scaling.html``.
 
     Raises:

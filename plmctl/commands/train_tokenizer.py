@@ -32,7 +32,7 @@ from plmctl.tokenization.check import SUMS, check_saved, check_tokenizer, write_
 from plmctl.tokenization.load import load_tokenizer
 from plmctl.tokenization.lost import lost_letters
 from plmctl.tokenization.quality import measure
-from plmctl.tokenization.train import Trained, estimate_memory, train
+from plmctl.tokenization.train import TrainedTokenizer, estimate_memory, train
 from plmctl.tokenization.units import plain_copy
 from plmctl.tokenization.unknown import UnknownCounter
 
@@ -266,7 +266,7 @@ def _place(folder: Path) -> None:
         sync(folder)
 
 
-def _report_limits(config: TokenizerConfig, part: ByteSubsample, trained: Trained) -> None:
+def _report_limits(config: TokenizerConfig, part: ByteSubsample, trained: TrainedTokenizer) -> None:
     """Say if the text was sampled, or the vocabulary is smaller than requested."""
     if part.size < part.total:
         say(
@@ -287,7 +287,7 @@ def _report_limits(config: TokenizerConfig, part: ByteSubsample, trained: Traine
         )
 
 
-def _report_text(config: TokenizerConfig, trained: Trained, text: _Text) -> None:
+def _report_text(config: TokenizerConfig, trained: TrainedTokenizer, text: _Text) -> None:
     """Say what of the text is no text, what the rules drop, and what is unknown nevertheless.
 
     Raises:

@@ -45,7 +45,7 @@ from plmctl.arrays import Ints, text_batches
 from plmctl.corpus.document import Document, hash_of, share_of
 from plmctl.corpus.marks import notes_on
 from plmctl.corpus.reading import (
-    Piece,
+    SourcePiece,
     Unit,
     check_marks,
     cut_source,
@@ -63,8 +63,8 @@ from plmctl.corpus.remote import (
     stamp_of,
 )
 from plmctl.corpus.sentences import (
-    Decision,
     Rule,
+    SentenceRule,
     decide,
     sentence_spans,
     sentence_starts,
@@ -200,9 +200,9 @@ class Stores:
         return WordRule(words["rule"], words["reason"])
 
     @property
-    def sentences(self) -> Decision:
+    def sentences(self) -> SentenceRule:
         """How the text was cut into sentences, and why."""
-        return Decision(self.manifest["sentences"], self.manifest["reason"])
+        return SentenceRule(self.manifest["sentences"], self.manifest["reason"])
 
 
 def find_stores(
@@ -292,7 +292,7 @@ def build_stores(
 
 
 def _own_text(
-    config: DataConfig, names: tuple[str, ...], sentences: Decision | None = None
+    config: DataConfig, names: tuple[str, ...], sentences: SentenceRule | None = None
 ) -> DataConfig:
     """The config of a text with a separate store; ``sentences`` is the rule of the other text."""
     own = isinstance(config.valid, tuple)
@@ -504,21 +504,21 @@ def _build_one(
 
 def _decide_rules(
     config: DataConfig, sources: list[Source], words_needed: bool
-) -> tuple[Decision, WordRule]:
+) -> tuple[SentenceRule, WordRule]:
     """How the text is cut into sentences, and how its words are counted."""
     looked_at = sources[:: max(1, len(sources) // _SAMPLED_SOURCES)]
     openings = [opening(source, config, _OPENING) for source in looked_at]
     size = sum(size_of(source) for source in sources)
     words = word_rule(openings, size, needed=words_needed)
     if config.sentences != "auto":
-        return Decision(config.sentences, "data.sentences"), words
+        return SentenceRule(config.sentences, "data.sentences"), words
     kinds = [source.kind for source in looked_at]
     files = [text for text, kind in zip(openings, kinds, strict=True) if kind == "text"]
     return decide(openings, files), words
 
 
 def _shard_tasks(
-    config: DataConfig, sources: list[Source], folder: Path, decision: Decision, words: WordRule
+    config: DataConfig, sources: list[Source], folder: Path, decision: SentenceRule, words: WordRule
 ) -> list[ShardTask]:
     """The shards in corpus order; they depend only on the sources."""
     share = config.valid if isinstance(config.valid, float) else 0.0
@@ -545,7 +545,7 @@ def _plan_shards(sources: list[Source], config: TextConfig) -> Iterator[list[Par
                 packed = []
             room = (room if packed else size) - source_size
             # The process that reads it finds its unit: this one need not read every file.
-            whole = Piece(0, None, source_size)
+            whole = SourcePiece(0, None, source_size)
             packed.append(Part(number, source, whole, config.documents, stamp))
             continue
         if packed:
@@ -579,7 +579,7 @@ def _make_shards(
     by: Workers,
     progress: Progress,
     words_needed: bool,
-) -> tuple[Decision, WordRule, list[ShardTask]]:
+) -> tuple[SentenceRule, WordRule, list[ShardTask]]:
     """Build the missing shards; returns the rules for sentences and words, and all shards."""
     remote = RemoteStore.of(folder)
     try:
@@ -642,7 +642,7 @@ def _check_text(
 def _write_stores(
     folder: Path,
     encoder: TextEncoder,
-    decision: Decision,
+    decision: SentenceRule,
     rule: WordRule,
     tasks: list[ShardTask],
     facts: list[dict[str, Any]],
@@ -1121,7 +1121,7 @@ class Part:
 
     number: int
     source: Source
-    piece: Piece
+    piece: SourcePiece
     unit: DocumentUnit
     stamps: list[list[int | str]] = field(compare=False)
 

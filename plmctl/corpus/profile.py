@@ -28,8 +28,8 @@ from plmctl.corpus.gather import together
 from plmctl.corpus.languages import NO_SPACES, looks_english, script_shares
 from plmctl.corpus.marks import notes_on
 from plmctl.corpus.overlap import Hashes, Known
-from plmctl.corpus.reading import Piece, Unit, cut_source, documents, unit_of
-from plmctl.corpus.sentences import Decision, decide, sentence_spans
+from plmctl.corpus.reading import SourcePiece, Unit, cut_source, documents, unit_of
+from plmctl.corpus.sentences import SentenceRule, decide, sentence_spans
 from plmctl.corpus.source import Source, size_of
 from plmctl.corpus.tabular import rows
 from plmctl.errors import DataError, read_error
@@ -61,7 +61,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Part:
+class DocumentShare:
     """A part of the documents: its share, and the origin of one."""
 
     share: float
@@ -87,8 +87,12 @@ class Profile:
     lengths: NDArray[np.int64]  # [documents] characters
     sample: list[Document]  # looked at closely
     scripts: dict[str, float]  # share of the letters
-    main_scripts: dict[str, Part]  # documents by the script that most of their letters have
-    english: dict[str, Part]  # in Latin letters: "en", or "other"; short ones are in neither
+    main_scripts: dict[
+        str, DocumentShare
+    ]  # documents by the script that most of their letters have
+    english: dict[
+        str, DocumentShare
+    ]  # in Latin letters: "en", or "other"; short ones are in neither
     accents: float  # share of the letters that have a mark, or lose one when accents are dropped
     joiners: float  # zero-width joiners within words, per letter
     characters: int  # different ones that make up 99.995 % of the sample
@@ -102,7 +106,7 @@ class Profile:
     short_lines: float  # share with less than 30 characters
     repeated_lines: float  # share of the lines that occur five times or more
     line_length: float  # median characters
-    sentences: Decision  # the rule for sentences, with its reason
+    sentences: SentenceRule  # the rule for sentences, with its reason
     continued: float  # share of the sentences that are not alone in their document
     marks: list[str]  # lines on marks between documents, and on other text that is none
     one_each: bool  # whether text files have no blank lines, so that each file is one document
@@ -267,7 +271,7 @@ class _Reading:
     def __init__(self, sources: Sequence[Source], config: TextConfig) -> None:
         self.units: dict[str, Unit] = {}
         self.unreadable: dict[str, DataError] = {}
-        pieces = list[tuple[Source, Piece]]()
+        pieces = list[tuple[Source, SourcePiece]]()
         for source in sources:
             try:
                 _refuse_binary(source)
@@ -372,7 +376,9 @@ def _openings(sources: Sequence[Source]) -> list[str]:
 # --- Letters and languages ---
 
 
-def _parts(sample: Sequence[Document], kind_of: Callable[[str], str | None]) -> dict[str, Part]:
+def _parts(
+    sample: Sequence[Document], kind_of: Callable[[str], str | None]
+) -> dict[str, DocumentShare]:
     """The documents by kind, the largest part first; some may have none."""
     looked = sample[:: max(1, len(sample) // _LANGUAGES)]
     counts, examples = Counter[str](), dict[str, str]()
@@ -380,7 +386,9 @@ def _parts(sample: Sequence[Document], kind_of: Callable[[str], str | None]) -> 
         if kind := kind_of(document.text[:2_000]):
             counts[kind] += 1
             examples.setdefault(kind, document.origin)
-    return {kind: Part(n / len(looked), examples[kind]) for kind, n in counts.most_common()}
+    return {
+        kind: DocumentShare(n / len(looked), examples[kind]) for kind, n in counts.most_common()
+    }
 
 
 def _main_script(text: str) -> str | None:

@@ -239,7 +239,7 @@ def opening(source: Source, config: TextConfig, size: int) -> str:
 
 
 @dataclass(frozen=True)
-class Piece:
+class SourcePiece:
     """A part of a source.
 
     Attributes:
@@ -253,7 +253,9 @@ class Piece:
     size: int
 
 
-def cut_source(source: Source, unit: Unit, size: int, separator: str | None = None) -> list[Piece]:
+def cut_source(
+    source: Source, unit: Unit, size: int, separator: str | None = None
+) -> list[SourcePiece]:
     """The pieces of a source in order; each document is in exactly one.
 
     Args:
@@ -281,7 +283,7 @@ def cut_source(source: Source, unit: Unit, size: int, separator: str | None = No
     if source.kind == "sample":
         count = sample.count(source.name.removeprefix("sample:"))
         return _share_out(count, size_of(source), size)
-    return [Piece(0, None, size_of(source))]
+    return [SourcePiece(0, None, size_of(source))]
 
 
 def _is_blank(line: bytes) -> bool:
@@ -292,7 +294,9 @@ def _is_separator(separator: str, line: bytes) -> bool:
     return not line or is_separator(line.decode(errors="replace"), separator)
 
 
-def _cut_bytes(source: Source, size: int, ends: Callable[[bytes], bool] | None) -> list[Piece]:
+def _cut_bytes(
+    source: Source, size: int, ends: Callable[[bytes], bool] | None
+) -> list[SourcePiece]:
     """Cut where a line begins: any, or one after a line that ends a document."""
     length = source.path.stat().st_size
     cuts = [0]
@@ -316,26 +320,26 @@ def _cut_bytes(source: Source, size: int, ends: Callable[[bytes], bool] | None) 
     return _pieces_between([*cuts, length])
 
 
-def _pieces_between(cuts: list[int]) -> list[Piece]:
+def _pieces_between(cuts: list[int]) -> list[SourcePiece]:
     ends: list[int | None] = [*cuts[1:-1], None]
     sizes = [end - start for start, end in zip(cuts, cuts[1:], strict=False)]
-    return [Piece(*facts) for facts in zip(cuts, ends, sizes, strict=False)]
+    return [SourcePiece(*facts) for facts in zip(cuts, ends, sizes, strict=False)]
 
 
-def _group_units(sizes: list[int], size: int) -> list[Piece]:
+def _group_units(sizes: list[int], size: int) -> list[SourcePiece]:
     """Pieces of consecutive units of these sizes, each of at least ``size`` bytes but the last."""
-    pieces: list[Piece] = []
+    pieces: list[SourcePiece] = []
     start = total = 0
     for number, weight in enumerate(sizes, 1):
         total += weight
         if total >= size or number == len(sizes):
-            pieces.append(Piece(start, number, total))
+            pieces.append(SourcePiece(start, number, total))
             start, total = number, 0
-    return pieces or [Piece(0, None, 0)]
+    return pieces or [SourcePiece(0, None, 0)]
 
 
-def _share_out(count: int, total: int, size: int) -> list[Piece]:
+def _share_out(count: int, total: int, size: int) -> list[SourcePiece]:
     """``count`` units of about the same size, ``total`` bytes together."""
     parts = max(1, min(count, -(-total // size)))
     cuts = [count * number // parts for number in range(parts + 1)]
-    return [Piece(a, b, total // parts) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [SourcePiece(a, b, total // parts) for a, b in zip(cuts, cuts[1:], strict=False)]

@@ -117,7 +117,7 @@ def choose_rule(texts: Iterable[str]) -> Rule:
 
 
 @dataclass(frozen=True)
-class Decision:
+class SentenceRule:
     """A rule for sentences, and the reason for it as a message."""
 
     rule: Rule
@@ -127,7 +127,7 @@ class Decision:
         return f"{self.rule} ({self.reason})"
 
 
-def decide(openings: Sequence[str], files: Sequence[str]) -> Decision:
+def decide(openings: Sequence[str], files: Sequence[str]) -> SentenceRule:
     """Choose the rule for the sentences of a corpus from samples of its text.
 
     Args:
@@ -145,11 +145,11 @@ def decide(openings: Sequence[str], files: Sequence[str]) -> Decision:
     looks = [_look(text, script) for text in files]
     if looks and len(looks) == len(openings) and all(look.is_line_format for look in looks):
         single = sum(look.single for look in looks) / sum(look.lines for look in looks)
-        return Decision(
+        return SentenceRule(
             "line", f"blank lines between documents, and {single:.0%} of the lines are one sentence"
         )
     share = han / letters if letters else 0.0
-    return Decision(script, f"{share:.0%} of the letters are Chinese or Japanese")
+    return SentenceRule(script, f"{share:.0%} of the letters are Chinese or Japanese")
 
 
 @dataclass(frozen=True)

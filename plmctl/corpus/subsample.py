@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, share_of
-from plmctl.corpus.reading import Piece, check_marks, cut_source, documents
+from plmctl.corpus.reading import SourcePiece, check_marks, cut_source, documents
 from plmctl.corpus.source import Source, resolve
 
 # --- By whole documents ---
@@ -115,7 +115,7 @@ class ByteSubsample:
     """
 
     config: TextConfig
-    parts: tuple[tuple[Source, Piece], ...]
+    parts: tuple[tuple[Source, SourcePiece], ...]
     shares: tuple[float, ...]
     size: int
     total: int

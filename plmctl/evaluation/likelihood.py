@@ -572,7 +572,7 @@ class BidirectionalLikelihood(Likelihood):
                     for side, fill in ((0, bos), (1, _NO_TARGET))
                 )
                 targets[targets >= self.model.outputs] = unknown
-                with network.apart():  # the recurrent state starts at zero
+                with network.isolated():  # the recurrent state starts at zero
                     for number, start in enumerate(range(0, inputs.shape[-1], _ELMO_WINDOW)):
                         part = np.s_[:, :, start : start + _ELMO_WINDOW]
                         distinct, words = np.unique(inputs[part], return_inverse=True)
@@ -633,7 +633,7 @@ def _elmo_streams(text: TokenizedText, bos: int, eos: int) -> Ints:
 # --- How long texts are cut: windows that overlap, and pieces of about one length ---
 
 
-class Window(NamedTuple):
+class ScoringWindow(NamedTuple):
     """Predictions that are made together.
 
     Attributes:
@@ -647,7 +647,7 @@ class Window(NamedTuple):
     end: int
 
 
-def sliding_windows(count: int, size: int, stride: int) -> Iterator[Window]:
+def sliding_windows(count: int, size: int, stride: int) -> Iterator[ScoringWindow]:
     """Sliding windows over ``count`` predictions, each of which is scored exactly once.
 
     Prediction i is that of token i + 1 from the tokens up to i. So a window has ``size`` inputs,
@@ -662,7 +662,7 @@ def sliding_windows(count: int, size: int, stride: int) -> Iterator[Window]:
     scored = 0
     for begin in range(0, count, stride):
         end = min(begin + size, count)
-        yield Window(begin, scored, end)
+        yield ScoringWindow(begin, scored, end)
         scored = end
         if end == count:
             return

@@ -64,7 +64,7 @@ def score(
     from plmctl.training.distributed import summed
 
     network.eval()
-    with torch.inference_mode(), accelerator.autocast(), network.apart():
+    with torch.inference_mode(), accelerator.autocast(), network.isolated():
         totals = _sums_of_process(accelerator, network, examples, batches, stop)
     sums = summed(accelerator, list(totals.values()))
     totals = dict(zip(totals, sums, strict=True))
@@ -169,12 +169,12 @@ class FinetunedModel:
     @property
     def network(self) -> Network:
         """The network with the head of the task, on the model's device."""
-        from plmctl.models.load import Start
+        from plmctl.models.load import HeadSource
 
         networks = self.model.networks
         if _TASK_NETWORK not in networks:
             task = self.finetuned.task
-            start = Start(self.model.name, self.tokenizer, self.finetuned.labels)
+            start = HeadSource(self.model.name, self.tokenizer, self.finetuned.labels)
             networks[_TASK_NETWORK] = self.model.placed(task.load(start), task.forward)
         return networks[_TASK_NETWORK]
 

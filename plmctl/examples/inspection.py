@@ -23,7 +23,7 @@ Tallies = dict[str, tuple[float, int]]
 
 
 @dataclass(frozen=True)
-class Piece:
+class ExampleToken:
     """A token of an example.
 
     Attributes:
@@ -45,7 +45,7 @@ class Example:
         note: The meaning of its label; empty without a label.
     """
 
-    rows: Mapping[str, tuple[Piece, ...]]
+    rows: Mapping[str, tuple[ExampleToken, ...]]
     note: str = ""
 
 
@@ -137,7 +137,7 @@ def pair_tallies(
 
 def masked_row(
     ids: Ints, positions: Ints, targets: Ints, mask_id: int, specials: Collection[int]
-) -> tuple[Piece, ...]:
+) -> tuple[ExampleToken, ...]:
     """One masked row for reading.
 
     Args:
@@ -148,11 +148,15 @@ def masked_row(
     """
     original = dict(zip(positions.tolist(), targets.tolist(), strict=True))
 
-    def piece(at: int, id_: int) -> Piece:
+    def piece(at: int, id_: int) -> ExampleToken:
         if at not in original:
-            return Piece(id_, "special" if id_ in specials else "text")
+            return ExampleToken(id_, "special" if id_ in specials else "text")
         if id_ == mask_id:
-            return Piece(id_, "masked", original[at])
-        return Piece(id_, "kept") if id_ == original[at] else Piece(id_, "random", original[at])
+            return ExampleToken(id_, "masked", original[at])
+        return (
+            ExampleToken(id_, "kept")
+            if id_ == original[at]
+            else ExampleToken(id_, "random", original[at])
+        )
 
     return tuple(piece(at, id_) for at, id_ in enumerate(ids.tolist()))

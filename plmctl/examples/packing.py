@@ -151,7 +151,7 @@ class LineStream:
         """
         return block_edges(self.lines, self._documents, block)
 
-    def layout(self, starts: Ints, ends: Ints, multiple: int = 8) -> Layout:
+    def layout(self, starts: Ints, ends: Ints, multiple: int = 8) -> RowLayout:
         """Rows ``[CLS] block``, with the separators within the block; one segment.
 
         Args:
@@ -167,7 +167,7 @@ class LineStream:
         source = np.where(positions == self.lines[line + 1] - 1, SEP, positions + token)
         source[:, 0] = CLS
         source[positions >= ends[:, None]] = PAD
-        return Layout(source, np.zeros_like(source), lengths)
+        return RowLayout(source, np.zeros_like(source), lengths)
 
 
 def document_edges(sentences: Ints, documents: Ints, *, separated: bool) -> Iterator[Ints]:
@@ -392,7 +392,7 @@ PAD, CLS, SEP = -1, -2, -3
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """The rows of a batch, before their tokens are read.
 
     Shapes: source and segments [B, L], lengths [B].
@@ -406,7 +406,7 @@ class Layout:
     """[B] tokens that are not padding."""
 
 
-def layout(starts: list[Ints], ends: list[Ints], multiple: int = 8) -> Layout:
+def layout(starts: list[Ints], ends: list[Ints], multiple: int = 8) -> RowLayout:
     """Rows ``[CLS] span [SEP]`` with one span, ``[CLS] A [SEP] B [SEP]`` with two.
 
     Args:
@@ -433,7 +433,7 @@ def layout(starts: list[Ints], ends: list[Ints], multiple: int = 8) -> Layout:
         if which:
             np.copyto(segments, which, where=own)
         at = past + 1
-    return Layout(source, segments, lengths)
+    return RowLayout(source, segments, lengths)
 
 
 def fill(source: Ints, tokens: NDArray[np.int32], specials: dict[int, int]) -> Ints:

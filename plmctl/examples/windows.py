@@ -21,7 +21,7 @@ _WORD = re.compile(f"[{_ALONE}]|[^{_SPACE}{_ALONE}]+")
 
 
 @dataclass(frozen=True)
-class Windows:
+class PieceWindows:
     """Overlapping stretches of a context.
 
     Attributes:
@@ -33,7 +33,7 @@ class Windows:
     sizes: Ints
 
 
-def windows(length: int, room: int, stride: int) -> Windows:
+def windows(length: int, room: int, stride: int) -> PieceWindows:
     """Windows from the start, ``stride`` pieces apart, until one reaches the end.
 
     ``stride`` is the step, as in BERT's code; what transformers calls stride is the overlap.
@@ -46,10 +46,10 @@ def windows(length: int, room: int, stride: int) -> Windows:
     step = min(room, stride)
     count = 1 + max(0, -(-(length - room) // step))
     starts = np.arange(count) * step
-    return Windows(starts, np.minimum(room, length - starts))
+    return PieceWindows(starts, np.minimum(room, length - starts))
 
 
-def owners(spans: Windows, length: int) -> Ints:
+def owners(spans: PieceWindows, length: int) -> Ints:
     """[length] the window in which the smaller of a piece's two contexts is largest.
 
     A hundredth of the window's size is added; of equal windows the first is used.

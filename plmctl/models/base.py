@@ -51,7 +51,7 @@ class Examples(ABC):
         """The loss terms that are the cross-entropy of their targets, as most are."""
         return self.loss_terms
 
-    def during(self, done: float) -> Self:
+    def at_progress(self, done: float) -> Self:
         """The examples as a step has them: for an objective that changes over the run.
 
         Args:

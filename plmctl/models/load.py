@@ -123,7 +123,7 @@ NewHeads = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Start:
+class HeadSource:
     """What a network with a task's head starts from.
 
     Attributes:
@@ -406,7 +406,9 @@ _DEVIATION = 0.02
 _WITH_LABELS = ("ForSequenceClassification", "ForTokenClassification")
 
 
-def load_with_labels(cls: Any, start: Start, config: Any, **parts: Any) -> tuple[Any, list[str]]:
+def load_with_labels(
+    cls: Any, start: HeadSource, config: Any, **parts: Any
+) -> tuple[Any, list[str]]:
     """A network with a head for the labels of ``config``, in float32.
 
     Args:

@@ -114,7 +114,7 @@ class Network(nn.Module):
         return {"lm": entropy, "z_loss": penalty}
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def isolated(self) -> Iterator[None]:
         """Run another text meanwhile (validation), without touching the state of this one.
 
         A compiled network runs as it was before: other shapes would be compiled for one text.

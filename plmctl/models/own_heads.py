@@ -14,8 +14,8 @@ from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
 from plmctl.models.load import (
+    HeadSource,
     OwnHeadConfig,
-    Start,
     config_of,
     load_network,
     load_with_labels,
@@ -46,7 +46,7 @@ class EncoderWithHead(PreTrainedModel):
             self.post_init()
 
 
-def with_head(start: Start, head: Callable[[Any], nn.Module]) -> PreTrainedModel:
+def with_head(start: HeadSource, head: Callable[[Any], nn.Module]) -> PreTrainedModel:
     """An ``encoder`` and a ``head``, in float32: what a task calls whose head is its own.
 
     Args:
@@ -70,7 +70,7 @@ def with_head(start: Start, head: Callable[[Any], nn.Module]) -> PreTrainedModel
 
 def load_own_head(
     cls: type[EncoderWithHead],
-    start: Start,
+    start: HeadSource,
     config: OwnHeadConfig,
     *,
     parts: Mapping[str, Any] | None = None,

@@ -39,8 +39,8 @@ from plmctl.examples.packing import (
     CLS,
     PAD,
     SEP,
-    Layout,
     LineStream,
+    RowLayout,
     WhiteSpace,
     block_edges,
     fill,
@@ -139,7 +139,7 @@ class Masker:
     rate: float
     white: WhiteSpace | None
 
-    def batch(self, layout: Layout, passes: Ints, samples: Ints) -> Batch:
+    def batch(self, layout: RowLayout, passes: Ints, samples: Ints) -> Batch:
         """The batch of a layout.
 
         Args:
@@ -174,7 +174,7 @@ class Masker:
             lists=(TargetList(("positions",), ("mlm",)),),
         )
 
-    def _choose(self, layout: Layout, keys: Keys) -> Bools:
+    def _choose(self, layout: RowLayout, keys: Keys) -> Bools:
         """[B, L] the positions to predict."""
         config = self.config
         candidates = layout.source != PAD if config.mask_specials else layout.source >= 0
@@ -305,7 +305,7 @@ class MaskedExamples(ObjectiveExamples[M]):
         self.masker = masker
 
     @abstractmethod
-    def rows(self, passes: Ints, samples: Ints) -> Layout:
+    def rows(self, passes: Ints, samples: Ints) -> RowLayout:
         """The rows of the samples [B] of the passes [B] over the corpus."""
 
     def passes(self, epochs: Ints) -> Ints:
@@ -317,7 +317,7 @@ class MaskedExamples(ObjectiveExamples[M]):
         passes = self.passes(epochs)
         return self.masker.batch(self.rows(passes, samples), passes, samples)
 
-    def during(self, done: float) -> Self:
+    def at_progress(self, done: float) -> Self:
         """The same rows, masked at the rate of a step."""
         rate = self.masker.config.rate_at(done)
         if rate == self.masker.rate:
@@ -389,7 +389,7 @@ class MaskedRows(MaskedExamples[M]):
         """Rows in an epoch."""
         return len(self.starts)
 
-    def rows(self, passes: Ints, samples: Ints) -> Layout:
+    def rows(self, passes: Ints, samples: Ints) -> RowLayout:
         """[CLS] and the text of each sample; with its separators, or with one [SEP] after it."""
         starts, ends = self.starts[samples], self.ends[samples]
         return self.lines.layout(starts, ends) if self.lines else layout([starts], [ends])
@@ -451,7 +451,7 @@ class MaskedPairs(MaskedExamples[MaskingConfig]):
             chosen[rows] = pairs[samples[rows] % len(pairs)]
         return Pairs.of(chosen)
 
-    def rows(self, passes: Ints, samples: Ints) -> Layout:
+    def rows(self, passes: Ints, samples: Ints) -> RowLayout:
         """[CLS] A [SEP] B [SEP], without the white space at the edges of A and B."""
         pairs, white = self.chosen(passes, samples), self.masker.white
         segments = [(pairs.a_start, pairs.a_end), (pairs.b_start, pairs.b_end)]

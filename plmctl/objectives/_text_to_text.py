@@ -16,7 +16,7 @@ from plmctl.arrays import Bools, Ints
 from plmctl.config.base import ObjectiveConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError
-from plmctl.examples.inspection import Example, Kind, Piece, Tallies, tally
+from plmctl.examples.inspection import Example, ExampleToken, Kind, Tallies, tally
 from plmctl.examples.keys import Keys, below, fold, permute, stream
 from plmctl.examples.noise import Ragged, closed, real, runs
 from plmctl.examples.packing import packed, packed_starts, segment_edges
@@ -261,10 +261,11 @@ class Segments(ObjectiveExamples[TextToTextConfig]):
         pair, _ = self._pair(epochs, segments)
         inserted = {*self.specials.sentinels.tolist(), self.specials.eos}
 
-        def row(side: Ragged, kind: Kind) -> tuple[Piece, ...]:
+        def row(side: Ragged, kind: Kind) -> tuple[ExampleToken, ...]:
             ids, real_ids = closed(side, self.specials.eos, self.specials.pad)
             return tuple(
-                Piece(id_, "special" if id_ in inserted else kind) for id_ in ids[real_ids].tolist()
+                ExampleToken(id_, "special" if id_ in inserted else kind)
+                for id_ in ids[real_ids].tolist()
             )
 
         return Example({"input": row(pair.inputs, "text"), "target": row(pair.targets, "target")})

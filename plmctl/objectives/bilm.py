@@ -27,7 +27,7 @@ from plmctl.config.base import ObjectiveConfig
 from plmctl.config.units import Count
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError
-from plmctl.examples.inspection import Example, Piece
+from plmctl.examples.inspection import Example, ExampleToken
 from plmctl.examples.keys import fold, permuted, stream, uniform
 from plmctl.objectives.base import Objective, ObjectiveExamples
 
@@ -242,7 +242,9 @@ class Streams(ObjectiveExamples[Config]):
         rows = {}
         for direction, term in enumerate(self.loss_terms):
             (ids, *_), _ = self._window(epochs, samples, direction)
-            rows[term] = tuple(Piece(i, "special" if i in marks else "text") for i in ids.tolist())
+            rows[term] = tuple(
+                ExampleToken(i, "special" if i in marks else "text") for i in ids.tolist()
+            )
         return Example(rows)
 
     def _window(self, epochs: Ints, samples: Ints, direction: int) -> tuple[Ints, Ints]:

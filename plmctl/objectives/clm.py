@@ -19,7 +19,7 @@ from plmctl.arrays import IGNORE, Bools, Ints
 from plmctl.config.base import ObjectiveConfig
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
-from plmctl.examples.inspection import Example, Piece, Tallies, tally
+from plmctl.examples.inspection import Example, ExampleToken, Tallies, tally
 from plmctl.examples.packing import DocumentStream, document_edges
 from plmctl.objectives.base import Objective, ObjectiveExamples
 
@@ -181,6 +181,10 @@ class Windows(ObjectiveExamples[Config]):
         """One window for reading, and the token that its last position predicts."""
         batch = self.one(epoch, sample)
         ids, last = batch.inputs["input_ids"][0].tolist(), int(batch.targets["lm"][0, -1])
-        row = tuple(Piece(id_, "special" if id_ == self.end_of_text else "text") for id_ in ids)
+        row = tuple(
+            ExampleToken(id_, "special" if id_ == self.end_of_text else "text") for id_ in ids
+        )
         rows = {"input": row}
-        return Example(rows | ({"last target": (Piece(last, "target"),)} if last >= 0 else {}))
+        return Example(
+            rows | ({"last target": (ExampleToken(last, "target"),)} if last >= 0 else {})
+        )

@@ -24,7 +24,7 @@ from plmctl.config.sections import MaskingConfig
 from plmctl.errors import ConfigError
 from plmctl.examples.keys import Keys
 from plmctl.examples.masking import choose_weighted, count_exact, rarity
-from plmctl.examples.packing import Layout
+from plmctl.examples.packing import RowLayout
 from plmctl.objectives._masked import (
     MaskedObjective,
     MaskedRows,
@@ -93,7 +93,7 @@ class RareMasker(Masker):
 
     weights: NDArray[np.float64]
 
-    def _choose(self, layout: Layout, keys: Keys) -> NDArray[np.bool_]:
+    def _choose(self, layout: RowLayout, keys: Keys) -> NDArray[np.bool_]:
         text = layout.source >= 0
         weights = self.weights[self.store.tokens(np.maximum(layout.source, 0))] * text
         counts = count_exact(layout.lengths, self.rate, self.config.max_predictions)

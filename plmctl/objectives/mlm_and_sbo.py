@@ -18,7 +18,7 @@ from plmctl.config.base import ObjectiveConfig
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import Example, Tallies, masked_row, masked_tallies, tally
 from plmctl.examples.keys import Keys, below, fold, stream
-from plmctl.examples.packing import CLS, PAD, SEP, Layout, fill, layout
+from plmctl.examples.packing import CLS, PAD, SEP, RowLayout, fill, layout
 from plmctl.examples.spans import (
     Spans,
     boundaries,
@@ -177,7 +177,7 @@ class SpanRows(ObjectiveExamples[Config]):
             ),
         )
 
-    def _spans(self, rows: Layout, keys: Keys) -> Spans:
+    def _spans(self, rows: RowLayout, keys: Keys) -> Spans:
         candidates = rows.source >= 0
         starts = self.store.word_starts(np.maximum(rows.source, 0))
         counts = budget(candidates.sum(axis=1), self.config.rate)

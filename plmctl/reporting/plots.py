@@ -21,7 +21,7 @@ _LOG_SPREAD = 3.0  # largest over smallest value, above which the axis is logari
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """A line of a plot.
 
     Attributes:
@@ -56,7 +56,7 @@ class Plot:
     key: str
     title: str
     unit: str
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
     log: bool = False
     zero: bool = False
     marks: tuple[tuple[float, str], ...] = ()
@@ -94,7 +94,7 @@ def accuracies(runs: Sequence[Run]) -> list[Plot | None]:
     if len(runs) > 1:
         return [_validation(runs, key, title, unit) for key in terms]
     lines = tuple(
-        Line(key.removeprefix(prefix), *runs[0].series(key), place, "dashed")
+        Curve(key.removeprefix(prefix), *runs[0].series(key), place, "dashed")
         for place, key in enumerate(terms)
     )
     return [_finished(Plot("accuracy", title, unit, lines, zero=True), runs)]
@@ -158,7 +158,7 @@ def _loss(run: Run, key: str, *, wide: bool) -> Plot | None:
     """One loss term of a run."""
     term = key.removeprefix("loss").removeprefix("/")
     lines = _smoothed("training", *run.series(key), 0)
-    lines.append(Line("validation", *run.series(f"valid/{key}"), 1, "dashed"))
+    lines.append(Curve("validation", *run.series(f"valid/{key}"), 1, "dashed"))
     lines += _levels([run], term or "loss")
     title = f"Loss, {term}" if term else "Loss"
     name = f"loss-{term}" if term else "loss"
@@ -169,7 +169,7 @@ def _totals(runs: Sequence[Run]) -> Plot | None:
     """The loss, a color per run."""
     lines = [_smoothed(r.name, *r.series("loss"), place)[-1] for place, r in enumerate(runs)]
     for place, run in enumerate(runs):
-        lines.append(Line("", *run.series("valid/loss"), place, "dashed"))
+        lines.append(Curve("", *run.series("valid/loss"), place, "dashed"))
     lines += _levels(runs, "loss")
     return _finished(Plot("loss", "Loss", "nats per target", tuple(lines), wide=True), runs)
 
@@ -177,17 +177,17 @@ def _totals(runs: Sequence[Run]) -> Plot | None:
 def _validation(runs: Sequence[Run], key: str, title: str, unit: str) -> Plot | None:
     """One loss term of several runs: comparable though the sums have different terms."""
     term = key.rpartition("/")[2]
-    lines = tuple(Line(r.name, *r.series(key), n, "dashed") for n, r in enumerate(runs))
+    lines = tuple(Curve(r.name, *r.series(key), n, "dashed") for n, r in enumerate(runs))
     lines += _levels(runs, term) if "loss" in key else ()
     return _finished(Plot(key.replace("/", "-"), f"{title}, {term}", unit, lines), runs)
 
 
-def _levels(runs: Sequence[Run], term: str) -> tuple[Line, ...]:
+def _levels(runs: Sequence[Run], term: str) -> tuple[Curve, ...]:
     """The loss of token frequencies alone, over all steps; equal ones once."""
     last = max((as_number(run.last.get("step", 0)) for run in runs), default=0.0)
     counted = dict.fromkeys(round(run.frequency_loss(term), 3) for run in runs)
     return tuple(
-        Line(
+        Curve(
             "token frequencies alone" if n == 0 else "",
             np.array([0.0, last]),
             np.full(2, y),
@@ -198,16 +198,16 @@ def _levels(runs: Sequence[Run], term: str) -> tuple[Line, ...]:
     )
 
 
-def _raw(runs: Sequence[Run], key: str) -> tuple[Line, ...]:
-    return tuple(Line(_name(run, runs), *run.series(key), place) for place, run in enumerate(runs))
+def _raw(runs: Sequence[Run], key: str) -> tuple[Curve, ...]:
+    return tuple(Curve(_name(run, runs), *run.series(key), place) for place, run in enumerate(runs))
 
 
-def _smoothed(name: str, x: Floats, y: Floats, color: int) -> list[Line]:
+def _smoothed(name: str, x: Floats, y: Floats, color: int) -> list[Curve]:
     """The values faintly with their average on top; of few values only the values."""
     if len(x) < 50:
-        return [Line(name, x, y, color)]
+        return [Curve(name, x, y, color)]
     average = smooth(y, len(x) // 60)
-    return [Line("", x, y, color, "faint"), Line(name, x, average, color)]
+    return [Curve("", x, y, color, "faint"), Curve(name, x, average, color)]
 
 
 def _name(run: Run, runs: Sequence[Run]) -> str:
@@ -287,8 +287,8 @@ class LawPlot:
     title: str
     unit: str
     along: str
-    points: tuple[Line, ...]
-    curves: tuple[Line, ...]
+    points: tuple[Curve, ...]
+    curves: tuple[Curve, ...]
     band: tuple[Floats, Floats, Floats] | None
     predictions: tuple[Predicted, ...]
 

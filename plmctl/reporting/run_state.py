@@ -175,7 +175,7 @@ _LOSS = b'"valid/'
 
 
 @dataclass(frozen=True)
-class Validation:
+class LoggedValidation:
     """A validation.
 
     Attributes:
@@ -278,7 +278,7 @@ class LogEnd:
     def _clear(self) -> None:
         self.last: Mapping[str, Any] = {}
         self.valid: Mapping[str, Any] = {}
-        self.best: Validation | None = None
+        self.best: LoggedValidation | None = None
         self._rank = (0.0, 0.0, 0)  # of the best
         self.unreadable = 0
         self._searched, self._until = 0, 0
@@ -354,7 +354,7 @@ class LogEnd:
         # first one counts, in whatever order they are read.
         rank = (-as_number(record.get("phase", 0)), loss, step)
         if self.best is None or rank < self._rank:
-            self.best, self._rank = Validation(step, loss), rank
+            self.best, self._rank = LoggedValidation(step, loss), rank
 
 
 class Columns:

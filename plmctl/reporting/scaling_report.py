@@ -11,7 +11,7 @@ from rich.table import Table
 from plmctl.formatting import format_duration, format_value
 from plmctl.reporting.drawing import embedded_law
 from plmctl.reporting.html import Html, element, join, page, panel, table
-from plmctl.reporting.plots import LawPlot, Line, Predicted
+from plmctl.reporting.plots import Curve, LawPlot, Predicted
 from plmctl.reporting.tables import metrics_table, rows_table
 
 Document = Mapping[str, Any]
@@ -184,8 +184,8 @@ def _by_compute(document: Document) -> LawPlot:
     data = document["plots"]
     points, curves = _lines(data["by_compute"])
     x = np.array(data["frontier"]["x"])
-    best = Line("lowest loss", x, np.array(data["frontier"]["y"]), 0)
-    power = Line("K / C^gamma", x, np.array(data["power_law"]), 0, "dashed")
+    best = Curve("lowest loss", x, np.array(data["frontier"]["y"]), 0)
+    power = Curve("K / C^gamma", x, np.array(data["power_law"]), 0, "dashed")
     more = (best, power) if document["law"] is not None else (power,)
     band = None
     if data["frontier"]["low"] is not None:
@@ -199,14 +199,14 @@ def _by_compute(document: Document) -> LawPlot:
     )
 
 
-def _lines(series: Sequence[Mapping[str, Any]]) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+def _lines(series: Sequence[Mapping[str, Any]]) -> tuple[tuple[Curve, ...], tuple[Curve, ...]]:
     """Points, and the curves that the law gives for them."""
     points = tuple(
-        Line(one["name"], np.array(one["x"]), np.array(one["y"]), place)
+        Curve(one["name"], np.array(one["x"]), np.array(one["y"]), place)
         for place, one in enumerate(series)
     )
     curves = tuple(
-        Line("", np.array(one["curve_x"]), np.array(one["curve_y"]), place)
+        Curve("", np.array(one["curve_x"]), np.array(one["curve_y"]), place)
         for place, one in enumerate(series)
         if "curve_x" in one
     )

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plmctl.arrays import Floats
-from plmctl.examples.inspection import Example, Kind, Piece
+from plmctl.examples.inspection import Example, ExampleToken, Kind
 from plmctl.formatting import format_value, printable
 from plmctl.reporting.plots import Interval, Plot
 from plmctl.reporting.run_files import (
@@ -326,7 +326,7 @@ def statistics_table(
     return rows_table(title, ["", "seen", "expected"], rows)
 
 
-def _styled_piece(piece: Piece, word: str, original: str, colour: bool) -> Text:
+def _styled_piece(piece: ExampleToken, word: str, original: str, colour: bool) -> Text:
     style, before, after = _PIECE_STYLES[piece.kind]
     text = Text()
     if colour:

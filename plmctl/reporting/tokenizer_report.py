@@ -10,7 +10,7 @@ from rich.text import Text
 from plmctl.formatting import format_value
 from plmctl.reporting.drawing import embedded_curves
 from plmctl.reporting.html import Html, element, escape, join, page, panel, swatch, table
-from plmctl.reporting.plots import Line, Plot
+from plmctl.reporting.plots import Curve, Plot
 from plmctl.reporting.tables import rows_table
 
 _SHADES = ("on #b9dcf2", "on #fbd3b9", "on #bfe6d5")  # black is readable on these on any terminal
@@ -92,7 +92,7 @@ def _plot(document: Document) -> Plot:
     lines = []
     for color, (name, entry) in enumerate(document["tokenizers"].items()):
         sizes, values = (np.array(column, dtype=np.float64) for column in entry["by_size"])
-        lines.append(Line(name, sizes, values, color, "dashed"))
+        lines.append(Curve(name, sizes, values, color, "dashed"))
     title = "Compression against vocabulary size"
     return Plot("size", title, "bytes per token", tuple(lines), wide=True, along="vocabulary size")
 

@@ -309,7 +309,7 @@ def _measured(run: Pretraining, accelerator: Accelerator, began: float) -> Decis
     from plmctl.models.sharding import is_sharded
     from plmctl.run.pretraining import Validation, make_plan
     from plmctl.training.checkpoint import Checkpoints, snapshot
-    from plmctl.training.memory import fitted
+    from plmctl.training.memory import with_found_sizes
     from plmctl.training.timing import Timing, agreed, time_steps, timed
 
     config, budget = run.config, run.config.train.budget
@@ -319,7 +319,7 @@ def _measured(run: Pretraining, accelerator: Accelerator, began: float) -> Decis
     trial, building = run.with_steps([1] * len(run.train)), time.monotonic()
     engine = trial.engine(accelerator)
     again = time.monotonic() - building  # the run itself makes its network once more
-    plan = fitted(engine, make_plan(trial.config, run.train, accelerator), run.folder)
+    plan = with_found_sizes(engine, make_plan(trial.config, run.train, accelerator), run.folder)
     steps = time_steps(engine, plan, budget.number)
     trained, main = engine.trained(), accelerator.is_main_process
     checkpoints = Checkpoints(run.folder / "checkpoints", 1)

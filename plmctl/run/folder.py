@@ -456,7 +456,7 @@ def start_on_machine(command: str, config: RunConfig, options: launch.StartOptio
         PlmError: The machines did not meet.
         SystemExit: The processes have ended: with the code of the one that failed first.
     """
-    place = launch.Place() if launch.is_worker() else launch.place_of(config.launch)
+    place = launch.MachinePlace() if launch.is_worker() else launch.place_of(config.launch)
     if place.machines == 1:
         return
     processes = launch.process_count(config.launch, config.compute.device)

@@ -54,7 +54,7 @@ def owns_run(config: LaunchConfig) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class MachinePlace:
     """Which machine of how many this is, and where they meet.
 
     Attributes:
@@ -80,7 +80,7 @@ class _Given:
     port: int | None = None
 
 
-def place_of(config: LaunchConfig, variables: Mapping[str, str] | None = None) -> Place:
+def place_of(config: LaunchConfig, variables: Mapping[str, str] | None = None) -> MachinePlace:
     """The place of this machine, from the config and the scheduler's variables.
 
     Args:
@@ -92,11 +92,11 @@ def place_of(config: LaunchConfig, variables: Mapping[str, str] | None = None) -
     """
     variables = os.environ if variables is None else variables
     if config.machines == 1:
-        return Place()
+        return MachinePlace()
     given = _of_slurm(config, variables) or _of_kubernetes(variables)
     machines = given.machines if config.machines == "auto" else config.machines
     if machines is None or machines == 1:
-        return Place()
+        return MachinePlace()
     if given.machines not in (None, machines):
         raise ConfigError(
             f"launch.machines: {machines}, but {given.scheduler} starts this command on "
@@ -122,14 +122,14 @@ def place_of(config: LaunchConfig, variables: Mapping[str, str] | None = None) -
             f"{machines - 1}"
         )
     if config.address != "auto":
-        return Place(machine, machines, *split_address(config.address))
+        return MachinePlace(machine, machines, *split_address(config.address))
     if given.host is None:
         raise ConfigError(
             "launch.address: where do the machines meet?",
             "set launch.address=HOST:PORT on every machine: the name or the IP address of machine "
             f"0, and a free port there, such as {DEFAULT_PORT}",
         )
-    return Place(machine, machines, given.host, given.port or DEFAULT_PORT)
+    return MachinePlace(machine, machines, given.host, given.port or DEFAULT_PORT)
 
 
 def _of_slurm(config: LaunchConfig, variables: Mapping[str, str]) -> _Given | None:
@@ -286,7 +286,7 @@ def start(
     processes: int,
     options: Sequence[str] = (),
     *,
-    place: Place | None = None,
+    place: MachinePlace | None = None,
     timeout: float = 300.0,
 ) -> End:
     """Run ``plmctl <command> <config>`` in several processes of this machine, and wait for them.
@@ -310,7 +310,7 @@ def start(
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.run import main
 
-    place = place or Place()
+    place = place or MachinePlace()
     # The launcher would set an unset value to 1, with a warning, and leave cores idle. All CPUs
     # for each process is wrong too; `__main__` may have set that for a single process.
     if os.environ.get("OMP_NUM_THREADS") in (None, str(usable_cpus())):
@@ -366,7 +366,7 @@ def end_with_launcher() -> None:
 _REASONS: dict[int, str] = {signal.SIGKILL: ", perhaps because memory ran out"}
 
 
-def _meeting(place: Place, timeout: float) -> list[str]:
+def _meeting(place: MachinePlace, timeout: float) -> list[str]:
     """How PyTorch's launcher finds the other machines.
 
     By its static rendezvous: its default for several machines, c10d, decides by the name of a
@@ -383,7 +383,7 @@ def _meeting(place: Place, timeout: float) -> list[str]:
     ]
 
 
-def _wait_for_first(place: Place, timeout: float) -> None:
+def _wait_for_first(place: MachinePlace, timeout: float) -> None:
     """Wait until machine 0 listens; PyTorch's launcher, if it cannot connect, prints its stack.
 
     Raises:
@@ -401,7 +401,7 @@ def _wait_for_first(place: Place, timeout: float) -> None:
             time.sleep(min(1.0, max(0.0, left)))
 
 
-def _not_met(place: Place, timeout: float, error: BaseException) -> PlmError:
+def _not_met(place: MachinePlace, timeout: float, error: BaseException) -> PlmError:
     """The error of machines that did not meet in time; ``error``: what PyTorch says."""
     cause = error.__cause__ or error
     if (limit := machine_error(cause)) is not None:

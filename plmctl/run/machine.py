@@ -88,7 +88,7 @@ def say_notes(config: RunConfig, engine: Engine) -> None:
     """Say what a user may not expect of the device: compilation, another precision, one process."""
     from plmctl.training.engine import emulation_note
 
-    if engine.bare.compiled:
+    if engine.unwrapped.compiled:
         say(COMPILE_NOTE)
     if note := emulation_note(config.compute, engine.accelerator):
         say(note)

@@ -31,7 +31,7 @@ from plmctl.run.sample_costs import SampleCosts, save_steps, words_per_sample, w
 from plmctl.training import loop
 from plmctl.training.average import averaging
 from plmctl.training.data import auto_micro_batch, mixture, scoring_batches
-from plmctl.training.distributed import forgets_forwards, whole
+from plmctl.training.distributed import forgets_forwards, gathered_weights
 from plmctl.training.engine import compiles, make_engine
 from plmctl.training.judge import VALIDATING
 from plmctl.training.peers import Peers
@@ -114,19 +114,19 @@ class Pretraining:
         that one process, and with sharded weights the next step would wait for ever: no samples
         there.
         """
-        network = engine.bare
+        network = engine.unwrapped
         stuck = is_sharded(network) and not forgets_forwards()
         if stuck or not shows_samples(self.prepared, network.model):
             return None
 
         def sample() -> Mapping[str, Any]:
-            with whole(network):
+            with gathered_weights(network):
                 if not engine.accelerator.is_main_process:
                     return {}
                 network.eval()
                 family, tokenizer = self.prepared.family, self.prepared.tokenizer
                 model = LoadedModel.in_training(network, tokenizer, family, engine.accelerator)
-                with network.apart():
+                with network.isolated():
                     return samples_of(model, self.config, self.text)
 
         return sample
@@ -330,9 +330,9 @@ class Validation:
     def _score(self, phase: int, stop: StopRequest | None) -> dict[str, float]:
         engine, examples = self._engine, self._examples[phase]
         batches = scoring_batches(examples, self._plan.phases[phase].slicing, self._most)
-        with whole(engine.bare):
+        with gathered_weights(engine.unwrapped):
             marked = engine.peers.doing_each(VALIDATING, batches)
-            return score(engine.accelerator, engine.bare, examples, marked, stop)
+            return score(engine.accelerator, engine.unwrapped, examples, marked, stop)
 
     def at(self, step: int) -> dict[str, float]:
         """The metrics of this step: of the last call, or validated now."""

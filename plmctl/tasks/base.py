@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from plmctl.corpus.labelled import Labels, Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import Start
+    from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
 
 
@@ -171,7 +171,7 @@ class Task(ABC, Generic[C]):
         """Positions of the network that a row of ``max_length`` tokens takes."""
         return max_length
 
-    def settled(self, results: Mapping[str, Any]) -> ScoredConfig:
+    def with_tuned_values(self, results: Mapping[str, Any]) -> ScoredConfig:
         """The config with values that the results decide, such as a tuned threshold."""
         return self.config
 
@@ -197,7 +197,7 @@ class Task(ABC, Generic[C]):
         """
 
     @abstractmethod
-    def load(self, start: Start) -> PreTrainedModel:
+    def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with the task's head.
 
         Raises:
@@ -368,7 +368,7 @@ class TaskExamples(Examples, Generic[C]):
         return {}
 
     @abstractmethod
-    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+    def per_example_scores(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
         """A score of each row's answer, larger is better, and its name: runs are compared by it.
 
         If the task's metric is no mean over rows (Matthews, entity F1), this is the nearest mean.

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
     from plmctl.corpus.labelled import Labels, Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import Start
+    from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
 
 
@@ -248,7 +248,7 @@ class Classification(Task[Config], config=Config):
                 "leave it out: the head is the family's own",
             )
 
-    def load(self, start: Start) -> PreTrainedModel:
+    def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with a classification head; its config names the labels."""
         from plmctl.models.heads.classification import load_classifier, load_pooled, pooled_encoder
         from plmctl.models.load import config_of
@@ -440,7 +440,7 @@ class ClassificationExamples(SequenceExamples[Config]):
             for name, function in functions.items()
         }
 
-    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+    def per_example_scores(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
         """1 if all labels of a row are right, else 0; for regression minus the squared error."""
         predictions, references = self.predictions(answers), self.references()
         if self.config.problem == "regression":

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.models.batch import Batch
-    from plmctl.models.load import Start
+    from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
 
 
@@ -176,7 +176,7 @@ class MultipleChoice(Task[Config], config=Config):
         """Refuse a family without a head on options."""
         head_class(model, "multiple_choice")
 
-    def load(self, start: Start) -> PreTrainedModel:
+    def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with a head that gives one number per option."""
         from plmctl.models.heads.classification import load_classifier
         from plmctl.models.load import config_of
@@ -263,7 +263,7 @@ class MultipleChoiceExamples(SequenceExamples[Config]):
         """[N] numbers of the right options, from 0."""
         return required(self.targets)
 
-    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+    def per_example_scores(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
         """1 if the option is right, else 0."""
         right = self.predictions(answers) == self.references()
         return "accuracy", right.astype(float).tolist()

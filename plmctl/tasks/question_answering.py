@@ -29,7 +29,7 @@ from plmctl.arrays import IGNORE, Ints, padded
 from plmctl.corpus.cells import number_of, written_value
 from plmctl.errors import ConfigError, DataError
 from plmctl.examples.windows import (
-    Windows,
+    PieceWindows,
     covering,
     owners,
     pieces_over,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from plmctl.corpus.labelled import Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import Start
+    from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
 
 
@@ -131,7 +131,7 @@ class QuestionAnswering(Task[Config], config=Config):
         """The context: all questions about it are in one split."""
         return (self.config.context,)
 
-    def settled(self, results: Mapping[str, Any]) -> ScoredConfig:
+    def with_tuned_values(self, results: Mapping[str, Any]) -> ScoredConfig:
         """With the no-answer threshold that was tuned on the validation rows."""
         config, threshold = self.config, results.get("null_threshold")
         if not config.version2 or config.null_threshold != "tune" or threshold is None:
@@ -168,7 +168,7 @@ class QuestionAnswering(Task[Config], config=Config):
         """Refuse a family without a head for spans."""
         self._class_with_head(model, network)
 
-    def load(self, start: Start) -> PreTrainedModel:
+    def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with a head for spans."""
         from transformers import AutoConfig
 
@@ -421,7 +421,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         scores = squad.scores(self.predictions(answers), self.references(), self.rules)
         return squad.uncertainty(scores)
 
-    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+    def per_example_scores(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
         """F1 of each question, from 0 to 1."""
         scores = squad.scores(self.predictions(answers), self.references(), self.rules)
         return "f1", list(scores.f1)
@@ -506,7 +506,7 @@ class QuestionWindows:
 
     ids: tuple[str, ...]
     questions: tuple[NDArray[np.int32], ...]
-    contexts: tuple[Pieces, ...]
+    contexts: tuple[TextPieces, ...]
     references: tuple[tuple[str, ...], ...] | None
     row: Ints
     start: Ints
@@ -531,7 +531,7 @@ class QuestionWindows:
     def of_row(self, row: int) -> list[tuple[int, ContextWindow]]:
         """The windows of a row, with their numbers."""
         which = np.arange(*np.searchsorted(self.row, [row, row + 1]))
-        here = Windows(self.start[which], self.size[which])
+        here = PieceWindows(self.start[which], self.size[which])
         owner = owners(here, len(self.contexts[row].ids))
         numbered = []
         for place, number in enumerate(which):
@@ -601,7 +601,7 @@ Place = tuple[int, int] | str | None
 def _places(
     config: Config,
     answers: Sequence[list[tuple[str, int | None]]],
-    contexts: Sequence[Pieces],
+    contexts: Sequence[TextPieces],
     tokenizer: PreTrainedTokenizerBase,
 ) -> list[Place]:
     alone: list[list[int] | None] = [None] * len(answers)
@@ -648,7 +648,7 @@ def _cut_windows(
     return np.concatenate(rows), np.concatenate(starts), np.concatenate(sizes)
 
 
-def _shared_pieces(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Pieces]:
+def _shared_pieces(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[TextPieces]:
     """A text's pieces, the same object for equal texts."""
     distinct = list(dict.fromkeys(texts))
     pieces = dict(zip(distinct, pieces_of(distinct, tokenizer), strict=True))
@@ -686,7 +686,7 @@ _AT_ONCE = 1_000  # texts: offsets are Python tuples until they are arrays
 
 
 @dataclass(frozen=True)
-class Pieces:
+class TextPieces:
     """A text in pieces.
 
     Attributes:
@@ -708,9 +708,9 @@ class Pieces:
         return self.text[self.offsets[first, 0] : self.offsets[last, 1]]
 
 
-def pieces_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[Pieces]:
+def pieces_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[TextPieces]:
     """The texts in pieces, without special tokens; text that looks like one is only text."""
-    pieces: list[Pieces] = []
+    pieces: list[TextPieces] = []
     backend = plain_copy(tokenizer)
     for start in range(0, len(texts), _AT_ONCE):
         batch = list(texts[start : start + _AT_ONCE])
@@ -718,7 +718,7 @@ def pieces_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[
         for text, encoding in zip(batch, encodings, strict=True):
             spans = [_stripped(text, *span) for span in encoding.offsets]
             pieces.append(
-                Pieces(
+                TextPieces(
                     text,
                     np.array(encoding.ids, dtype=np.int32),
                     np.array(spans, dtype=np.int32).reshape(-1, 2),
@@ -798,7 +798,7 @@ def answers_in(row: Row, column: str) -> list[tuple[str, int | None]]:
 
 
 def place_of(
-    context: Pieces, answer: str, start: int | None, alone: Sequence[int] | None
+    context: TextPieces, answer: str, start: int | None, alone: Sequence[int] | None
 ) -> tuple[int, int] | str:
     """The first and the last piece of an answer, or why it has none.
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from plmctl.corpus.labelled import Labels, Row
     from plmctl.models.batch import Batch
-    from plmctl.models.load import Start
+    from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
 
 
@@ -180,7 +180,7 @@ class Tagging(Task[Config], config=Config):
                 examples += sentence_examples(row, units, ((), ()), max_length)
         else:
             pad_id = pad_id_of(tokenizer)
-            pieces = Pieces(tokenizer)
+            pieces = WordPieces(tokenizer)
             pieces.learn([word for words in sentences for word in words])
             around = pieces.before, pieces.after
             room = min(max_length, tokenizer.model_max_length) - sum(map(len, around))
@@ -204,7 +204,7 @@ class Tagging(Task[Config], config=Config):
         """Refuse a family without a head on every piece."""
         check_tagger(model)
 
-    def load(self, start: Start) -> PreTrainedModel:
+    def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with a head on every piece; its config names the tags."""
         from plmctl.models.heads.tagging import load_tagger
 
@@ -345,7 +345,7 @@ class TaggingExamples(TaskExamples[Config]):
         unseen = sum(tag not in self.labels for row in self.references() for tag in row)
         return {**super().compute_metrics(answers), **({"unseen_tags": unseen} if unseen else {})}
 
-    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+    def per_example_scores(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
         """The share of each sentence's tags that are right."""
         pairs = zip(self.predictions(answers), self.references(), strict=True)
         return "tag accuracy", [float(np.mean(np.equal(tags, true))) for tags, true in pairs]
@@ -469,7 +469,7 @@ Units = tuple[Any, ...]
 """What a network reads of a word: ids of its pieces, or the word itself (ELMo)."""
 
 
-class Pieces:
+class WordPieces:
     """Words to pieces, each word by itself; text that looks like a special token is only text.
 
     Byte-level tokenizers (GPT-2, RoBERTa) take each word with the space before it, the first of a

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from plmctl.corpus.labelled import Labels, Row
     from plmctl.models.batch import Batch
     from plmctl.models.heads.text_generation import SpecialIds
-    from plmctl.models.load import Start
+    from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
 
 
@@ -238,7 +238,7 @@ class TextToText(Task[Config], config=Config):
                 "text_to_text needs a t5, gpt1, gpt2 or gpt3; others have the task classification",
             )
 
-    def load(self, start: Start) -> PreTrainedModel:
+    def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with its language-model head."""
         from plmctl.families.t5 import T5
         from plmctl.models.heads.text_generation import load_writer
@@ -387,7 +387,7 @@ class TextToTextExamples(TaskExamples[Config]):
             return squad.uncertainty(squad.scores(predictions, references, "squad"))
         return {}
 
-    def credits(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+    def per_example_scores(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
         """SQuAD's F1 of each text with the nearest of its references, from 0 to 1."""
         scores = squad.scores(self.predictions(answers), self.references(), "squad")
         return "f1", list(scores.f1)

@@ -296,10 +296,10 @@ class Encoder:
         if self._kind == "spaces" and not plain("".join(texts)):
             fits = list(map(plain, texts))
         parts = cut(list(itertools.compress(texts, fits)), self._kind, self._between)
-        if not self._table.pays_for(parts):
+        if not self._table.is_faster_for(parts):
             return self._place_in_whole(texts, places)
         which = np.flatnonzero(fits)
-        encoded, unsure = self._table.ids_of(parts)
+        encoded, unsure = self._table.encode_parts(parts)
         in_parts = self._place_in_parts(parts, encoded, list(itertools.compress(places, fits)))
         placed = dict(zip(which.tolist(), in_parts, strict=True))
         for text in which[unsure].tolist():
@@ -375,7 +375,9 @@ class _Table:
         self, tokenizer: Tokenizer, kind: Kind, seams: Callable[[], ByteSeams | PieceSeams | None]
     ) -> None:
         self._tokenizer, self._kind, self._seams = tokenizer, kind, seams
-        self._merges = Merges(tokenizer) if kind == "bytes" and merges_alone(tokenizer) else None
+        self._merges = (
+            WordMerges(tokenizer) if kind == "bytes" and merges_alone(tokenizer) else None
+        )
         # A new part gets the next number: one look-up per part, without Python code.
         self.numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         none = np.zeros(0, dtype=np.int64)
@@ -383,13 +385,13 @@ class _Table:
         # Whether a part of a word has the same ids within it: 1 yes, -1 perhaps not, 0 unknown.
         self._sure = none.astype(np.int8)
 
-    def pays_for(self, parts: Parts) -> bool:
+    def is_faster_for(self, parts: Parts) -> bool:
         """Whether the table is faster than whole texts: noise, for example, repeats no parts."""
         which = parts.which[:_SAMPLE]
         new = sum(parts.texts[number] not in self.numbers for number in np.unique(which).tolist())
         return len(which) < _SAMPLE or new <= _NEW * _SAMPLE
 
-    def ids_of(self, parts: Parts) -> tuple[Ids, Ints]:
+    def encode_parts(self, parts: Parts) -> tuple[Ids, Ints]:
         """The ids and word starts of each part, and the texts that may have others."""
         texts = parts.texts
         of_text = np.fromiter(map(self.numbers.__getitem__, texts), np.int64, len(texts))
@@ -543,7 +545,7 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str], *, marks: bool, segment
 
 
 def encode_units(
-    tokenizer: Tokenizer, units: list[str], kind: Kind, merges: Merges | None = None
+    tokenizer: Tokenizer, units: list[str], kind: Kind, merges: WordMerges | None = None
 ) -> Ids:
     """The ids and word starts of parts, each of one unit or a few, or of a part of one (``seams``).
 
@@ -581,7 +583,7 @@ def _encode_words(tokenizer: Tokenizer, words: list[str], marks: bool) -> Ids:
     return Ids(encoded.ids, encoded.starts, sizes)
 
 
-class Merges:
+class WordMerges:
     """Byte-level BPE of words by the library's model alone, without its steps before and after.
 
     Words are given to it together, with a byte between them that no text has and no merge joins.

@@ -16,8 +16,9 @@ of a character. 中国 is ``E4 B8 AD | E5 9B BD``. These tokens cross the bounda
 It is too slow for a corpus: 50,000 tokens, each at all its boundaries, for every pair of
 characters. Here a table answers for a pair of characters, which takes two look-ups:
 
-1. ``_crossed`` finds every boundary inside a token, and what the token has to both sides: one, two
-   or three bytes of a character, which are 6, 12 or 16 bits of its code point (a ``_Parts``).
+1. ``_inner_boundaries`` finds every boundary inside a token, and what the token has to both sides:
+   one, two or three bytes of a character, which are 6, 12 or 16 bits of its code point (a
+   ``_Parts``).
 2. All tokens treat some characters alike. ``_sorts`` gives such characters one number. A sort is
    the answer to three questions: which of the parts with one, two and three bytes does a character
    have? Characters that are never cut (not of these scripts, or not of three bytes) are sort 0.
@@ -79,7 +80,7 @@ class ByteSeams:
     """Finds the places at which texts can be cut for byte-level BPE."""
 
     def __init__(self, vocab: Iterable[str]) -> None:
-        left, right = _crossed(vocab)
+        left, right = _inner_boundaries(vocab)
         # The table has a row for each sort: characters that all tokens treat alike.
         self._row, rows = _sorts(left, last=True)
         self._column, columns = _sorts(right, last=False)
@@ -149,7 +150,7 @@ def byte_seams(tokenizer: Tokenizer) -> ByteSeams | None:
     return ByteSeams(tokenizer.get_vocab(with_added_tokens=False))
 
 
-def _crossed(vocab: Iterable[str]) -> tuple[_Parts, _Parts]:
+def _inner_boundaries(vocab: Iterable[str]) -> tuple[_Parts, _Parts]:
     """The characters of three bytes left and right of boundaries inside tokens."""
     gap = chr(_NONE) * 3
     text = gap + gap.join(vocab) + gap

@@ -44,7 +44,7 @@ Work = Callable[[str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedTokenizer:
     """A trained tokenizer.
 
     Attributes:
@@ -57,7 +57,7 @@ class Trained:
     counts: UnitCounts
 
 
-def train(template: TokenizerTemplate, texts: Iterable[str], work: Work) -> Trained:
+def train(template: TokenizerTemplate, texts: Iterable[str], work: Work) -> TrainedTokenizer:
     """Learn a tokenizer.
 
     Args:
@@ -87,11 +87,11 @@ def train(template: TokenizerTemplate, texts: Iterable[str], work: Work) -> Trai
     if old is not None:
         with work("learning") as progress:
             extended = extend_tokenizer(old, algorithm, words, config, progress)
-        return Trained(extended, len(extended), counts)
+        return TrainedTokenizer(extended, len(extended), counts)
     task = VocabTask(words, config.vocab_size, first, last, config)
     with work("learning") as progress:
         learned = algorithm.learn(task, progress)
-    return Trained(template.make(learned.model), learned.size, counts)
+    return TrainedTokenizer(template.make(learned.model), learned.size, counts)
 
 
 def estimate_memory(config: TokenizerConfig, text_bytes: int) -> int:

@@ -35,13 +35,13 @@ from plmctl.files import give_default_mode, read_json, sync, write_error, writin
 from plmctl.models.network import RecurrentState
 from plmctl.models.sharding import cut_like, gathered, is_sharded
 from plmctl.training.average import Average
-from plmctl.training.journal import Journal, Mark, Progress
+from plmctl.training.journal import Journal, LogMark, Progress
 from plmctl.training.out_of_memory import is_out_of_memory
 
 # --- The state of a run, in memory and in a checkpoint's files ---
 
 
-_CARRIED = "carried.safetensors"
+_RECURRENT_STATE = "carried.safetensors"
 
 _AVERAGE = "average.safetensors"
 
@@ -129,7 +129,7 @@ def write(folder: Path, state: Snapshot) -> None:
     if state.average:
         save_file(state.average, folder / _AVERAGE)
     if state.recurrent_state is not None:
-        save_file({"rows": state.recurrent_state}, folder / _CARRIED)
+        save_file({"rows": state.recurrent_state}, folder / _RECURRENT_STATE)
     (folder / "state.json").write_text(json.dumps(state.state))
     give_default_mode(folder)
 
@@ -160,9 +160,9 @@ def restore(folder: Path, trained: Trained) -> dict[str, Any]:
     if trained.average is not None and (folder / _AVERAGE).is_file():
         for name, value in load_file(folder / _AVERAGE).items():
             trained.average.values[name].copy_(cut_like(value, parameters[name]))
-    if (folder / _CARRIED).is_file():
+    if (folder / _RECURRENT_STATE).is_file():
         device = next(iter(parameters.values())).device
-        trained.recurrent_state.slots = load_file(folder / _CARRIED)["rows"].to(device)
+        trained.recurrent_state.slots = load_file(folder / _RECURRENT_STATE)["rows"].to(device)
     saved: dict[str, Any] = json.loads((folder / "state.json").read_text())
     if trained.scaler is not None and "scaler" in saved:
         trained.scaler.load_state_dict(saved["scaler"])
@@ -281,7 +281,7 @@ class Checkpoints:
         """Write the state after ``step`` updates; as ``write``."""
         return self.write(snapshot(trained, step, telemetry))
 
-    def write(self, state: Snapshot, journal: Mark | None = None) -> Path:
+    def write(self, state: Snapshot, journal: LogMark | None = None) -> Path:
         """Write a state; then delete checkpoints that retention does not keep.
 
         Args:
@@ -410,10 +410,10 @@ def newest_manifest(folder: Path) -> tuple[str | None, str | None]:
     return None, None
 
 
-def journal_of(folder: Path) -> Mark | None:
+def journal_of(folder: Path) -> LogMark | None:
     """The part of ``metrics.jsonl`` that belongs to a valid checkpoint; None: an older version."""
     entry = json.loads((folder / MANIFEST).read_text()).get(_JOURNAL)
-    return None if entry is None else Mark(**entry)
+    return None if entry is None else LogMark(**entry)
 
 
 def _found(folder: Path) -> list[Path]:
@@ -421,7 +421,7 @@ def _found(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("step-*") if _NAME.fullmatch(p.name)), key=_step)
 
 
-def _seal(folder: Path, journal: Mark | None) -> None:
+def _seal(folder: Path, journal: LogMark | None) -> None:
     """Flush a checkpoint's files, and list them in a manifest."""
     files = sorted(folder.iterdir())
     for path in files:
@@ -539,7 +539,9 @@ class Saver:
             again = self._async_save and not is_sharded(trained.network)  # others do not wait
             if not (again and is_out_of_memory(error)):
                 raise
-            self._journal.warn(f"step {step}: no memory to save in the background; saved at once")
+            self._journal.warn(
+                f"step {step}: not enough memory to save in the background; saving synchronously"
+            )
             self._write(snapshot(trained, step, telemetry), mark)
             return
         if not self._async_save:
@@ -567,13 +569,13 @@ class Saver:
         if failure is not None:
             raise failure
 
-    def _try(self, state: Snapshot, mark: Mark) -> None:
+    def _try(self, state: Snapshot, mark: LogMark) -> None:
         try:
             self._write(state, mark)
         except BaseException as failure:  # the loop's thread raises it
             self._failure = failure
 
-    def _write(self, state: Snapshot, mark: Mark) -> None:
+    def _write(self, state: Snapshot, mark: LogMark) -> None:
         self._journal.flush()  # a checkpoint that outlives a power cut must not outlive its log
         folder = self._checkpoints.write(state, mark)
         self._journal.event("saved", step=state.state["step"], checkpoint=folder.name)

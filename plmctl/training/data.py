@@ -41,7 +41,7 @@ from plmctl.models.base import Examples, StoreExamples
 from plmctl.models.batch import Batch, Rows
 from plmctl.models.network import Network
 from plmctl.training.journal import Progress
-from plmctl.training.plan import Phase, Plan, Slicing, Stretch
+from plmctl.training.plan import Phase, PhasePlace, Plan, Slicing
 from plmctl.training.shapes import fixed
 
 # --- How a step is cut up ---
@@ -253,9 +253,9 @@ class Mixture(StoreExamples):
         """Samples in an epoch of the mixture."""
         return int(self._bounds[-1])
 
-    def during(self, done: float) -> Self:
+    def at_progress(self, done: float) -> Self:
         """The same mixture, each corpus as a step has it."""
-        return replace(self, parts=tuple(part.during(done) for part in self.parts))
+        return replace(self, parts=tuple(part.at_progress(done) for part in self.parts))
 
     def locate(self, epochs: Ints, samples: Ints) -> tuple[Ints, Ints, Ints]:
         """The origin of samples of the mixture.
@@ -375,7 +375,7 @@ class StepBatches:
         slicing: Slicing,
         seed: int,
         shift: int = 0,
-        stretch: Stretch | None = None,
+        stretch: PhasePlace | None = None,
     ) -> None:
         self._source, self._slicing, self._seed, self._shift = examples, slicing, seed, shift
         self._stretch = stretch
@@ -393,7 +393,7 @@ class StepBatches:
     def source(self, index: int) -> Examples:
         """What makes the examples of a step."""
         stretch = self._stretch
-        return self._source if stretch is None else self._source.during(stretch.done(index))
+        return self._source if stretch is None else self._source.at_progress(stretch.done(index))
 
     def examples(self, index: int) -> Ints:
         """The examples of a step over all processes, [2, N]: epochs and sample numbers."""
@@ -472,7 +472,7 @@ def training_batches(
         PlmError: A worker died, or cannot be started.
     """
     if not workers:
-        yield from _in_bursts(batches, first, last)
+        yield from _several_at_once(batches, first, last)
         return
     running: list[tuple[BaseProcess, Connection]] = []
     try:
@@ -492,7 +492,7 @@ _BURST = 1 << 16  # tokens of the steps that are made at once
 _QUICK = 0.01  # seconds: a batch that takes longer is made when it is needed
 
 
-def _in_bursts(batches: StepBatches, first: int, last: int) -> Iterator[list[Batch]]:
+def _several_at_once(batches: StepBatches, first: int, last: int) -> Iterator[list[Batch]]:
     """The steps [first, last) in order, small and quick ones several at a time.
 
     After a step of training nothing that makes a batch is in the CPU's caches: a batch takes twice
@@ -671,7 +671,7 @@ class StepLoader:
         number, phase, within = next(self._plan.remaining(progress.step))
         return self._source(number, phase, progress).examples(within)
 
-    def advise(self, wait: float, seconds: float, warn: Callable[[str], None]) -> None:
+    def warn_of_slow_data(self, wait: float, seconds: float, warn: Callable[[str], None]) -> None:
         """Warn once if the loop waits for its data and the run is not a short one.
 
         Twice in a row: without processes, the loop waits once per epoch for its examples. The first

@@ -99,7 +99,7 @@ def forgets_forwards() -> bool:
 
 
 @contextmanager
-def whole(network: nn.Module) -> Iterator[None]:
+def gathered_weights(network: nn.Module) -> Iterator[None]:
     """Every process has all weights within the block, and its forwards wait for no other process.
 
     It costs the memory of the weights. Called by all processes; without sharding it does nothing.

@@ -63,7 +63,7 @@ class Engine:
     average: Average | None = None
 
     @property
-    def bare(self) -> Network:
+    def unwrapped(self) -> Network:
         """The network itself, without the wrapper that sums gradients over processes."""
         wrapped: nn.Module = self.network
         bare = wrapped.module if isinstance(wrapped, DistributedDataParallel) else wrapped
@@ -73,10 +73,10 @@ class Engine:
     def trained(self) -> Trained:
         """What a checkpoint saves: the same objects without their wrappers."""
         return Trained(
-            self.bare.model,
+            self.unwrapped.model,
             getattr(self.optimizer, "optimizer", self.optimizer),
             self.accelerator.scaler,
-            self.bare.recurrent_state,
+            self.unwrapped.recurrent_state,
             self.average,
         )
 

@@ -1,10 +1,11 @@
 """The log of a run: its progress, speed and metrics.
 
-``Progress`` is the state that a checkpoint saves, ``Window`` measures speed, and ``Journal`` writes
-``metrics.jsonl``, ``samples.jsonl``, ``events``, trackers and the terminal. A checkpoint records
-how much of ``metrics.jsonl`` belongs to it (``Mark``). A run that resumes from it needs these
-lines: its log is that of an uninterrupted run, or it reports the gap. ``samples.jsonl`` has a line
-for each validation; a run that resumes keeps those up to the last validation of its checkpoint.
+``Progress`` is the state that a checkpoint saves, ``LogInterval`` measures speed, and ``Journal``
+writes ``metrics.jsonl``, ``samples.jsonl``, ``events``, trackers and the terminal. A checkpoint
+records how much of ``metrics.jsonl`` belongs to it (``LogMark``). A run that resumes from it needs
+these lines: its log is that of an uninterrupted run, or it reports the gap. ``samples.jsonl`` has a
+line for each validation; a run that resumes keeps those up to the last validation of its
+checkpoint.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ class Waits(Protocol):
     seconds: float
 
 
-class Window:
+class LogInterval:
     """The time between two log lines, without validation and saving.
 
     Args:
@@ -253,7 +254,7 @@ Value = float | int | str
 
 
 @dataclass(frozen=True)
-class Mark:
+class LogMark:
     """The length and hash of ``metrics.jsonl`` at some moment.
 
     Attributes:
@@ -265,7 +266,7 @@ class Mark:
     sha256: str
 
     @classmethod
-    def of(cls, content: bytes) -> Mark:
+    def of(cls, content: bytes) -> LogMark:
         """The mark at the end of a file with this content."""
         return cls(content.count(b"\n"), len(content), hashlib.sha256(content).hexdigest())
 
@@ -314,7 +315,7 @@ class Journal:
         for message in self._trackers.close():
             self.warn(message)
 
-    def begin(self, step: int, mark: Mark | None = None, *, validated: int = 0) -> None:
+    def begin(self, step: int, mark: LogMark | None = None, *, validated: int = 0) -> None:
         """Start, or continue after ``step``: records of later steps are removed.
 
         Args:
@@ -328,7 +329,7 @@ class Journal:
         """
         path = self._run / _METRICS
         before = path.read_bytes() if path.is_file() else b""
-        gap = mark is not None and Mark.of(before[: mark.size]) != mark
+        gap = mark is not None and LogMark.of(before[: mark.size]) != mark
         if mark is not None and gap and not self._accept_gap:
             raise DataError(
                 f"{path}: lines that were logged up to step {step:,} are missing or changed: the "
@@ -396,9 +397,9 @@ class Journal:
                 path.parent.mkdir(exist_ok=True)
                 write_atomically(path, json.dumps(_plain(document)))
 
-    def mark(self) -> Mark:
+    def mark(self) -> LogMark:
         """The mark of ``metrics.jsonl`` for a checkpoint saved now."""
-        return Mark(self._lines, self._size, self._hash.hexdigest())
+        return LogMark(self._lines, self._size, self._hash.hexdigest())
 
     def flush(self) -> None:
         """Force the log to the disk, before a checkpoint that refers to it."""

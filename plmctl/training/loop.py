@@ -43,9 +43,9 @@ from plmctl.training.checkpoint import (
 from plmctl.training.data import StepLoader
 from plmctl.training.distributed import reduce, summed_facts
 from plmctl.training.engine import Engine, has_other_bits
-from plmctl.training.journal import Computed, Journal, Progress, Update, Window, record
+from plmctl.training.journal import Computed, Journal, LogInterval, Progress, Update, record
 from plmctl.training.judge import COMPILING, COMPUTING, LOADING, SAVING, VALIDATING
-from plmctl.training.memory import most_examples, smaller
+from plmctl.training.memory import most_examples, with_smaller
 from plmctl.training.out_of_memory import is_out_of_memory, release_memory
 from plmctl.training.plan import Plan, Verdict
 
@@ -139,7 +139,7 @@ def train(
     with StopRequest() as stop, closing(loader), saver:
         if 0 < progress.step != progress.validated and plan.due(plan.validate_every, progress.step):
             progress = _validate(run, progress, stop)  # the run was stopped during a validation
-        window = Window(progress, loader)
+        window = LogInterval(progress, loader)
         pending: list[Pending] = []
         peers, started = engine.peers, set[int]()  # phases
         while progress.step < plan.last_step and not run.is_over(progress):
@@ -173,7 +173,7 @@ def train(
                 if pending:
                     progress, _ = _synchronise(run, pending, applied=True)
                 progress = _shrink_micro_batches(run, micro_batches, progress)
-                window, pending = Window(progress, loader), []
+                window, pending = LogInterval(progress, loader), []
                 continue
             samples, epoch_size = plan.samples(progress.step), len(phase.examples)
             pending.append(Pending(progress, computed, samples, epoch_size, state_before))
@@ -191,16 +191,16 @@ def train(
             progress, update = _synchronise(run, pending, applied=on_device)
             pending = []
             if update is None:  # the run went back to a checkpoint
-                window = Window(progress, loader)
+                window = LogInterval(progress, loader)
                 continue
             journal.tick(progress.step, update.loss, plan.next_save(progress.step))
             if plan.due(plan.log_every, progress.step):
                 speed = window.metrics(progress)
                 words = plan.words_at(progress.step)
                 journal.log(record(progress, phase_number, update, learning_rate) | words | speed)
-                loader.advise(speed["data_wait"], speed["time"], journal.warn)
+                loader.warn_of_slow_data(speed["data_wait"], speed["time"], journal.warn)
                 progress = replace(progress, seconds=speed["time"])
-                window = Window(progress, loader)
+                window = LogInterval(progress, loader)
             with window.paused():
                 is_last = progress.step == plan.steps
                 if is_last:  # first: if the validation fails, no step is lost
@@ -424,7 +424,7 @@ def resume(engine: Engine, checkpoints: Checkpoints, journal: Journal) -> Progre
     newest, damaged = checkpoints.newest()
     for fault in damaged:
         journal.event("damaged", checkpoint=fault)
-        journal.warn(f"{fault}: ignored, and kept")
+        journal.warn(f"{fault}: skipped; its files were left in place")
     if newest is None:
         journal.begin(0)
         journal.event("started")
@@ -495,7 +495,7 @@ def _shrink_micro_batches(run: Run, batches: list[Batch], progress: Progress) ->
         raise PlmError(message, f"{hint}: it resumes from the last checkpoint")
     run.journal.event("smaller", step=progress.step, micro_batch_size=size)
     run.journal.warn(f"{message}; continuing with micro-batches of {size}")
-    return smaller(run.plan, progress, size)
+    return with_smaller(run.plan, progress, size)
 
 
 def _report_failure(

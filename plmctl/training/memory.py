@@ -69,21 +69,21 @@ def largest(fits: Callable[[int], bool], most: int, first: int) -> int:
     return -(-most // _pieces(most, low))
 
 
-def trial(engine: Engine, batch: Batch, phase: Phase) -> bool:
+def try_micro_batch(engine: Engine, batch: Batch, phase: Phase) -> bool:
     """Whether a micro-batch fits: two forwards and backwards, as in a step that has several.
 
     Weights, random draws and recurrent state do not change. Before the first update an optimizer
     has no state yet: memory of AdamW's size is reserved meanwhile.
     """
     accelerator = engine.accelerator
-    bare = engine.bare
+    bare = engine.unwrapped
     bare.train()
     learned = [p for p in bare.parameters() if p.requires_grad]
     fits = True
     try:
         states = 0 if engine.trained().optimizer.state else _STATES
         room = [torch.empty_like(p) for p in learned for _ in range(states)]
-        with bare.apart():
+        with bare.isolated():
             _twice(accelerator, bare, phase.examples, batch)
         fits = _has_spare(accelerator.device)
         del room
@@ -111,7 +111,7 @@ def heaviest(phase: Phase, seed: int, size: int) -> Batch:
         return phase.examples.collate(np.zeros_like(longest), longest)
     # Padding counts: another batch may have less of it.
     full = replace(phase.slicing, micro_batch_size=size, growth=None)
-    ends = [phase.examples.during(done) for done in (0.0, 1.0)]  # one of them masks the most
+    ends = [phase.examples.at_progress(done) for done in (0.0, 1.0)]  # one of them masks the most
     batches = [batch for examples in ends for batch in StepBatches(examples, full, seed)[0]]
     return max(batches, key=lambda batch: (batch.padded_tokens, sum(batch.counts().values())))
 
@@ -127,7 +127,7 @@ def search(engine: Engine, plan: Plan) -> tuple[int, ...]:
         slicing, seed = phase.slicing, int(fold(plan.seed, number))
 
         def fits(size: int, phase: Phase = phase, seed: int = seed) -> bool:
-            return trial(engine, heaviest(phase, seed, size), phase)
+            return try_micro_batch(engine, heaviest(phase, seed, size), phase)
 
         most = -(-slicing.batch_size // slicing.world)
         largest_sizes.append(largest(fits, most, slicing.micro_batch_size))
@@ -153,10 +153,10 @@ def too_large(engine: Engine, plan: Plan) -> int | None:
         for number, phase in enumerate(plan.phases)
     ]
     phase, batch = max(batches, key=lambda pair: pair[1].padded_tokens)
-    return None if trial(engine, batch, phase) else phase.slicing.micro_batch_size
+    return None if try_micro_batch(engine, batch, phase) else phase.slicing.micro_batch_size
 
 
-def fitted(engine: Engine, plan: Plan, folder: Path) -> Plan:
+def with_found_sizes(engine: Engine, plan: Plan, folder: Path) -> Plan:
     """The plan with the largest micro-batches that fit, if their size is automatic.
 
     They are searched for once per run, on a GPU, and saved in ``micro_batches.json`` for when the
@@ -183,10 +183,10 @@ def fitted(engine: Engine, plan: Plan, folder: Path) -> Plan:
                 write_atomically(path, json.dumps({**where, "micro_batch_sizes": list(sizes)}))
             append_event(folder, "micro_batches", sizes=text)
         say(f"micro-batches of {text} (the most that fit in memory)")
-    return cut(plan, sizes)
+    return with_sizes(plan, sizes)
 
 
-def cut(plan: Plan, sizes: tuple[int, ...]) -> Plan:
+def with_sizes(plan: Plan, sizes: tuple[int, ...]) -> Plan:
     """The plan with these micro-batch sizes, one per phase."""
     phases = [
         replace(phase, slicing=replace(phase.slicing, micro_batch_size=size))
@@ -195,7 +195,7 @@ def cut(plan: Plan, sizes: tuple[int, ...]) -> Plan:
     return replace(plan, phases=tuple(phases))
 
 
-def smaller(plan: Plan, progress: Progress, size: int) -> Progress:
+def with_smaller(plan: Plan, progress: Progress, size: int) -> Progress:
     """The progress with micro-batches of ``size`` examples from now on in its phase."""
     number, _, _ = next(plan.remaining(progress.step))
     sizes = list(progress.micro or (phase.slicing.micro_batch_size for phase in plan.phases))

@@ -70,7 +70,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class PhasePlace:
     """The place of a phase in its run.
 
     Attributes:
@@ -211,9 +211,9 @@ class Plan:
         _, phase, within = next(self.remaining(step))
         return phase.slicing.sizes.of(within)
 
-    def stretch(self, phase: int) -> Stretch:
+    def stretch(self, phase: int) -> PhasePlace:
         """The place of a phase, by its number, in the run."""
-        return Stretch(sum(before.steps for before in self.phases[:phase]), self.steps)
+        return PhasePlace(sum(before.steps for before in self.phases[:phase]), self.steps)
 
     def phase_of(self, done: int) -> int:
         """The number of the phase of the last of ``done`` updates; of 0: the first phase."""

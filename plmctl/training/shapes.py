@@ -22,7 +22,7 @@ from plmctl.models.batch import Batch, TargetList
 _LIST_BITS = 3
 _ROW_BITS, _ROW_MULTIPLE = 4, 8  # of a decoder's rows: 114 of span corruption become 120
 _EVEN = 0.75  # share of a decoder's positions with a target, above which its rows count as even
-_TARGET_BITS = 4  # leading bits of the number of its positions that set the step of its targets
+_TARGET_BITS = 4  # target counts are rounded up to this many significant bits
 _DECODER = "decoder_input_ids"
 
 

@@ -118,7 +118,7 @@ def _step_seconds(engine: Engine, plan: Plan, number: int, limit: float) -> floa
             raise PlmError("the loss of a trial step is not a number", "lower optim.lr")
         return time.perf_counter() - began, making
 
-    warm = _COMPILED if engine.bare.compiled else 1
+    warm = _COMPILED if engine.unwrapped.compiled else 1
     run(first, warm)
     whole, making = run(first + warm, 1)
     count = min(_MOST, int(limit / agreed(engine, whole)))

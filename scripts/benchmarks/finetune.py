@@ -63,7 +63,7 @@ def _task(args: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, An
 
     from plmctl.corpus.labelled import read_rows
     from plmctl.families.base import get_family
-    from plmctl.models.load import Start
+    from plmctl.models.load import HeadSource
     from plmctl.tasks.classification import Classification, Config
 
     folder = str(args.folder / "model")
@@ -78,7 +78,7 @@ def _task(args: argparse.Namespace, dropout: float | None) -> tuple[Any, Any, An
     if dropout is not None:
         changes |= dict.fromkeys(get_family("bert").DROPOUT, dropout)
     torch.manual_seed(0)
-    start = Start(folder, tokenizer, labels, changes=changes, new_heads=lambda _: None)
+    start = HeadSource(folder, tokenizer, labels, changes=changes, new_heads=lambda _: None)
     return task, task.load(start), step
 
 

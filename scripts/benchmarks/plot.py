@@ -11,10 +11,10 @@ def write(result: dict[str, Any], path: Path) -> None:
     """Tokens or megabytes a second of both sides in every round."""
     import numpy as np
 
-    from plmctl.reporting.plots import Line, Plot
+    from plmctl.reporting.plots import Curve, Plot
 
     lines = tuple(
-        Line(side, np.arange(1.0, len(speeds) + 1), np.array(speeds), color, "dashed")
+        Curve(side, np.arange(1.0, len(speeds) + 1), np.array(speeds), color, "dashed")
         for color, (side, speeds) in enumerate(result["by_round"].items())
     )
     unit = next(SPEEDS[name] for name in SPEEDS if name in result)

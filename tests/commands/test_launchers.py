@@ -13,7 +13,7 @@ import pytest
 
 from plmctl.config.sections import LaunchConfig
 from plmctl.errors import ConfigError
-from plmctl.run.launch import Place, first_host, place_of
+from plmctl.run.launch import MachinePlace, first_host, place_of
 from tests.commands.conftest import Cli
 
 QUIET = ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"]
@@ -68,24 +68,28 @@ TRAIN_JOB = {
 @pytest.mark.parametrize(
     ("config", "variables", "place"),
     [
-        ({}, {}, Place()),
-        ({"machines": 2, "machine": 1, "address": "a:1"}, {}, Place(1, 2, "a", 1)),
-        ({"machines": 2, "machine": 0, "address": "a"}, {}, Place(0, 2, "a", 29500)),
-        ({}, SLURM, Place(1, 3, "gpu07", 24567)),
-        ({"machines": 3, "address": "10.0.0.1:9"}, SLURM, Place(1, 3, "10.0.0.1", 9)),
-        ({"machines": 1}, SLURM, Place()),
-        ({}, SLURM | {"SLURM_NNODES": "1", "SLURM_NODEID": "0"}, Place()),
-        ({}, {"SLURM_NNODES": "3", "SLURM_JOB_NODELIST": "gpu[07-09]"}, Place()),  # salloc's shell
-        ({}, TORCH_JOB, Place(1, 2, "job-0", 23456)),
-        ({}, TRAIN_JOB, Place(1, 2, "node-0", 29400)),
-        ({"machines": 4}, JOB_SET, Place(2, 4, "job-0-0.job", 29500)),
-        ({}, JOB_SET, Place()),
-        ({}, {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}, Place()),
-        ({}, TORCH_JOB | {"MASTER_PORT": "tcp://10.0.0.1:80"}, Place(1, 2, "job-0", 29500)),
+        ({}, {}, MachinePlace()),
+        ({"machines": 2, "machine": 1, "address": "a:1"}, {}, MachinePlace(1, 2, "a", 1)),
+        ({"machines": 2, "machine": 0, "address": "a"}, {}, MachinePlace(0, 2, "a", 29500)),
+        ({}, SLURM, MachinePlace(1, 3, "gpu07", 24567)),
+        ({"machines": 3, "address": "10.0.0.1:9"}, SLURM, MachinePlace(1, 3, "10.0.0.1", 9)),
+        ({"machines": 1}, SLURM, MachinePlace()),
+        ({}, SLURM | {"SLURM_NNODES": "1", "SLURM_NODEID": "0"}, MachinePlace()),
+        (
+            {},
+            {"SLURM_NNODES": "3", "SLURM_JOB_NODELIST": "gpu[07-09]"},
+            MachinePlace(),
+        ),  # salloc's shell
+        ({}, TORCH_JOB, MachinePlace(1, 2, "job-0", 23456)),
+        ({}, TRAIN_JOB, MachinePlace(1, 2, "node-0", 29400)),
+        ({"machines": 4}, JOB_SET, MachinePlace(2, 4, "job-0-0.job", 29500)),
+        ({}, JOB_SET, MachinePlace()),
+        ({}, {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}, MachinePlace()),
+        ({}, TORCH_JOB | {"MASTER_PORT": "tcp://10.0.0.1:80"}, MachinePlace(1, 2, "job-0", 29500)),
     ],
 )
 def test_the_place_of_a_machine(
-    config: dict[str, object], variables: dict[str, str], place: Place
+    config: dict[str, object], variables: dict[str, str], place: MachinePlace
 ) -> None:
     assert place_of(LaunchConfig.model_validate(config), variables) == place
 

@@ -14,7 +14,7 @@ from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.scoring import answers
 from plmctl.measures.base import get_measure
-from plmctl.models.load import Start
+from plmctl.models.load import HeadSource
 from plmctl.models.network import Network
 from plmctl.tasks.base import get_task
 from plmctl.training.data import StepBatches
@@ -149,7 +149,7 @@ def test_tasks(name: str, folder: Folder) -> None:  # noqa: F811
         for family in FAMILIES.get(name, ("bert",)):
             tokenizer = task.tokenizer(folder(family))
             labels = task.labels(ROWS)
-            model = task.load(Start(folder(family), tokenizer, labels, new_heads=print))
+            model = task.load(HeadSource(folder(family), tokenizer, labels, new_heads=print))
             examples = {
                 use: task.make(ROWS, tokenizer, labels, 40, use) for use in ("train", "predict")
             }
@@ -160,5 +160,5 @@ def test_tasks(name: str, folder: Folder) -> None:  # noqa: F811
                 batches = StepBatches(examples["train"], Slicing(4, 4), 7)[0]
                 take_step(engine, examples["train"], batches, 1.0, 3)
                 with torch.inference_mode():
-                    examples["train"].score(engine.bare.eval(), batches[0].to(DEVICE))
-                assert len(answers(engine.bare, examples["predict"], DEVICE)) == len(ROWS)
+                    examples["train"].score(engine.unwrapped.eval(), batches[0].to(DEVICE))
+                assert len(answers(engine.unwrapped, examples["predict"], DEVICE)) == len(ROWS)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plmctl.examples.inspection import (
-    Piece,
+    ExampleToken,
     expected_shares,
     masked_row,
     masked_tallies,
@@ -75,12 +75,12 @@ def test_shares_that_are_expected_are_one_together() -> None:
 def test_a_row_for_reading() -> None:
     row = masked_row(IDS[0], POSITIONS[:4], TARGETS[:4], MASK, {2, 3})
     assert row == (
-        Piece(2, "special"),
-        Piece(4, "masked", 11),
-        Piece(4, "masked", 12),
-        Piece(13, "text"),
-        Piece(90, "random", 14),
-        Piece(3, "special"),
-        Piece(16, "kept"),
-        Piece(3, "special"),
+        ExampleToken(2, "special"),
+        ExampleToken(4, "masked", 11),
+        ExampleToken(4, "masked", 12),
+        ExampleToken(13, "text"),
+        ExampleToken(90, "random", 14),
+        ExampleToken(3, "special"),
+        ExampleToken(16, "kept"),
+        ExampleToken(3, "special"),
     )

@@ -19,7 +19,7 @@ from plmctl.reporting.drawing import (
     write_plots,
 )
 from plmctl.reporting.html import page
-from plmctl.reporting.plots import Interval, LawPlot, Line, Plot, Predicted, plots_of
+from plmctl.reporting.plots import Curve, Interval, LawPlot, Plot, Predicted, plots_of
 from plmctl.reporting.run_files import read_runs
 from plmctl.reporting.tables import interval_bars
 from tests.reporting import sample_runs
@@ -27,7 +27,7 @@ from tests.reporting.markup import read
 
 
 def line(name="", y=(1.0, 2.0, 3.0), style="solid", color=0):
-    return Line(name, np.arange(len(y), dtype=float), np.array(y), color, style)
+    return Curve(name, np.arange(len(y), dtype=float), np.array(y), color, style)
 
 
 def plot(*lines, **more):
@@ -244,8 +244,8 @@ def test_no_difference_is_in_the_middle() -> None:
 
 def test_a_law_has_logarithmic_axes_and_its_predictions():
     x = np.array([2e11, 2e12, 2e13])
-    points = Line("1x64", x, np.array([6.0, 5.0, 4.4]), 0)
-    curve, band = Line("lowest loss", x, np.array([6.1, 5.0, 4.3]), 0), (x, x * 0 + 4, x * 0 + 6)
+    points = Curve("1x64", x, np.array([6.0, 5.0, 4.4]), 0)
+    curve, band = Curve("lowest loss", x, np.array([6.1, 5.0, 4.3]), 0), (x, x * 0 + 4, x * 0 + 6)
     ahead = (Predicted(4e13, 4.1, 4.0, 4.2), Predicted(8e13, 3.9, None, None))
     law = LawPlot("Loss by compute", "nats", "FLOPs", (points,), (curve,), band, ahead)
     figure = draw_law(law)

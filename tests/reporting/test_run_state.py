@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plmctl.reporting.run_state import Columns, LogEnd, State, Validation, is_locked, state_of
+from plmctl.reporting.run_state import Columns, LogEnd, LoggedValidation, State, is_locked, state_of
 from tests.reporting import sample_runs
 
 HOLD = """
@@ -158,12 +158,12 @@ def test_old_validations_are_searched_in_pieces(tmp_path: Path) -> None:
     log = LogEnd(path)
     log.refresh()
     assert log.last["step"] == 29_999
-    assert log.best == Validation(30_000, 3.0)
+    assert log.best == LoggedValidation(30_000, 3.0)
     pieces = 0
     while not log.searched:
         log.search()
         pieces += 1
-    assert log.best == Validation(10_000, 1.0)
+    assert log.best == LoggedValidation(10_000, 1.0)
     assert pieces > 2
 
 
@@ -176,10 +176,10 @@ def test_the_best_validation_is_one_of_the_last_phase(tmp_path: Path) -> None:
     path.write_text("".join(lines[:2]))
     log = LogEnd(path)
     log.refresh()
-    assert log.best == Validation(200, 2.0)
+    assert log.best == LoggedValidation(200, 2.0)
     path.write_text("".join(lines))
     log.refresh()
-    assert log.best == Validation(400, 3.5)
+    assert log.best == LoggedValidation(400, 3.5)
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path) -> None:

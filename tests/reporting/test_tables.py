@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from plmctl.reporting.plots import Line, Plot
+from plmctl.reporting.plots import Curve, Plot
 from plmctl.reporting.tables import (
     classification_tables,
     confusion_table,
@@ -61,9 +61,9 @@ def test_labels_and_cells_are_text_and_no_markup():
 
 def test_curves_in_plain_characters():
     x = np.arange(1.0, 101.0)
-    falling = Line("falling", x, 100 / x, 0)
-    gaps = Line("gaps", x, np.where(x % 2 == 0, 1.0, np.nan), 1)
-    faint = Line("", x, np.full(100, 1e6), 2, "faint")
+    falling = Curve("falling", x, 100 / x, 0)
+    gaps = Curve("gaps", x, np.where(x % 2 == 0, 1.0, np.nan), 1)
+    faint = Curve("", x, np.full(100, 1e6), 2, "faint")
     text = curves_text(Plot("loss", "Loss [of runs]", "nats", (faint, falling, gaps), log=True))
     lines = text.plain.splitlines()
     assert lines[0] == "Loss [of runs] (nats)"
@@ -73,12 +73,12 @@ def test_curves_in_plain_characters():
     assert lines[14].split() == ["1", "step", "100"]
     assert lines[15] == "  * falling  o gaps"
     assert max(map(len, lines)) <= 76
-    assert not curves_text(Plot("loss", "Loss", "nats", (Line("", x, x * np.nan, 0),)))
+    assert not curves_text(Plot("loss", "Loss", "nats", (Curve("", x, x * np.nan, 0),)))
 
 
 def test_a_flat_curve_and_a_single_point():
     for x in (np.array([5.0]), np.array([5.0, 6.0])):
-        text = curves_text(Plot("p", "P", "u", (Line("a", x, np.full(len(x), 3.0), 0),)))
+        text = curves_text(Plot("p", "P", "u", (Curve("a", x, np.full(len(x), 3.0), 0),)))
         assert text.plain.count("*") == len(x) + 1  # and the legend's
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from plmctl import registry
 from plmctl.corpus.labelled import Row
 from plmctl.families.base import get_family
-from plmctl.models.load import Start
+from plmctl.models.load import HeadSource
 from plmctl.tasks.base import Task
 
 SIZE = {
@@ -100,7 +100,7 @@ def load_head(
     **options: Any,
 ) -> Any:
     """The network with a task's head, from the pretrained weights unless told."""
-    return task.load(Start(model, tokenizer or task.tokenizer(model), labels, **options))
+    return task.load(HeadSource(model, tokenizer or task.tokenizer(model), labels, **options))
 
 
 def size_of(family: str) -> str:

@@ -14,7 +14,7 @@ from plmctl.corpus.labelled import Row, check_rows, read_rows
 from plmctl.errors import ConfigError, DataError
 from plmctl.tasks.base import get_task
 from plmctl.tasks.multiple_choice import item_of, right_option
-from plmctl.tasks.question_answering import Pieces, answers_in, place_of
+from plmctl.tasks.question_answering import TextPieces, answers_in, place_of
 from plmctl.tasks.tagging import row_tags, row_words
 from tests.tasks.conftest import rows_of
 
@@ -405,5 +405,5 @@ def test_options_that_a_table_has_as_text(options: Any) -> None:
     ],
 )
 def test_an_answer_without_a_start_is_looked_for(answer: str, found: Any) -> None:
-    context = Pieces("a b a", np.array([1, 2, 1]), np.array([[0, 1], [2, 3], [4, 5]]))
+    context = TextPieces("a b a", np.array([1, 2, 1]), np.array([[0, 1], [2, 3], [4, 5]]))
     assert place_of(context, answer, None, None) == found

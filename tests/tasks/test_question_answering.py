@@ -195,7 +195,7 @@ def test_the_null_score_is_the_least_of_the_windows_and_the_threshold_is_tuned()
     results = examples.compute_metrics([first, second, third])
     assert (results["f1"], results["HasAns_f1"], results["NoAns_f1"]) == (100, 100, 100)
     assert results["null_threshold"] == results["best_f1_threshold"] == -20
-    settled = task.QuestionAnswering(examples.config).settled(results)
+    settled = task.QuestionAnswering(examples.config).with_tuned_values(results)
     assert settled.null_threshold == -20
     loose = make_examples(rows, "predict", version2=True, null_threshold=30)
     assert [one["prediction"] != "" for one in loose.answers(logits)] == [True] * 3

@@ -78,7 +78,7 @@ def test_pieces_are_those_of_the_tokenizer_for_words(bert: str) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(bert)
     words = ["Anna", "Annax", "我爱", "(x)", "rome."]
-    pieces = tagging.Pieces(tokenizer)
+    pieces = tagging.WordPieces(tokenizer)
     pieces.learn(words)
     ours = [id_ for word in words for id_ in pieces(word)]
     theirs = tokenizer(words, is_split_into_words=True)["input_ids"]
@@ -88,7 +88,7 @@ def test_pieces_are_those_of_the_tokenizer_for_words(bert: str) -> None:
 def test_words_without_a_piece_are_unknown_and_specials_are_text(bert: str) -> None:
     from transformers import AutoTokenizer
 
-    pieces = tagging.Pieces(AutoTokenizer.from_pretrained(bert))
+    pieces = tagging.WordPieces(AutoTokenizer.from_pretrained(bert))
     odd = ["\u200b", "", " ", "\u3000", "\x00", "[MASK]", "我爱"]
     pieces.learn(odd)
     unknown = (VOCAB.index("[UNK]"),)
@@ -110,7 +110,7 @@ def test_byte_level_words_have_the_space_before_them() -> None:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
         backend.decoder = decoders.ByteLevel()
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
-        pieces = tagging.Pieces(tokenizer)
+        pieces = tagging.WordPieces(tokenizer)
         words = ["a", "b", "a", "", "é"]
         pieces.learn(words)
         assert pieces("a") == (vocab["Ġa"],)

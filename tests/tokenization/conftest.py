@@ -36,7 +36,7 @@ def template_of(config: TokenizerConfig) -> TokenizerTemplate:
     return get_family(config.family).TOKENIZER(config)
 
 
-def train(config: TokenizerConfig, texts: Iterable[str]) -> training.Trained:
+def train(config: TokenizerConfig, texts: Iterable[str]) -> training.TrainedTokenizer:
     return training.train(template_of(config), texts, quiet)
 
 

@@ -28,7 +28,7 @@ from plmctl.training.checkpoint import (
     snapshot,
 )
 from plmctl.training.engine import Engine
-from plmctl.training.journal import Journal, Mark
+from plmctl.training.journal import Journal, LogMark
 from plmctl.training.plan import Guard, Plan
 from tests.builders import cpu_engine, stopping_at
 from tests.training.conftest import (
@@ -225,7 +225,7 @@ class Gated(Checkpoints):
         super().__init__(folder, Retention(5))
         self.gate, self.began = Event(), list[int]()
 
-    def write(self, state: Snapshot, journal: Mark | None = None) -> Path:
+    def write(self, state: Snapshot, journal: LogMark | None = None) -> Path:
         self.began.append(state.state["step"])
         assert self.gate.wait(30)
         return super().write(state, journal)

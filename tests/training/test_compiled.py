@@ -161,7 +161,7 @@ def test_validation_compiles_nothing(store: TokenStore) -> None:
     scores = score(engine.accelerator, bare, step, scoring_batches(step, Slicing(5, 5), 12))
     assert counter.frame_count == before
     assert scores["loss"] > 0
-    with bare.train().apart():  # as a trial of how much fits in memory
+    with bare.train().isolated():  # as a trial of how much fits in memory
         step.loss(bare, next(scoring_batches(step, Slicing(3, 3), 3)))
     bare.eval()(**next(scoring_batches(step, Slicing(3, 3), 3)).inputs)  # predicting
     assert counter.frame_count == before

@@ -38,5 +38,5 @@ def test_no_float64_in_a_step_or_a_validation(
         engine.network.train()
         take_step(engine, examples, StepBatches(examples, Slicing(4, 4), 7)[0], 1.0, 3)
         batches = scoring_batches(examples, Slicing(4, 4), 4)
-        scores = score(accelerator, engine.bare, examples, batches)
+        scores = score(accelerator, engine.unwrapped, examples, batches)
     assert "loss" in scores

@@ -17,7 +17,7 @@ from plmctl.models.sharding import gathered, is_sharded
 from plmctl.training.average import Averaging
 from plmctl.training.checkpoint import Checkpoints, restore, snapshot
 from plmctl.training.data import StepBatches
-from plmctl.training.distributed import whole
+from plmctl.training.distributed import gathered_weights
 from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.journal import Journal
 from plmctl.training.loop import take_step, train
@@ -82,7 +82,7 @@ def _as_whole(
 
     for number in range(3):
         both(number, alike, parts)
-        with whole(parts.network):  # one of them alone: nobody waits for the other
+        with gathered_weights(parts.network):  # one of them alone: nobody waits for the other
             if rank == 0:
                 phase.examples.loss(parts.network, batches[number][0])
     state, expected = (
@@ -188,7 +188,7 @@ def _compiled(store: TokenStore, objective: str, rank: int) -> None:
     graphs = compiled["unique_graphs"]
     take_step(parts, phase.examples, batches[1], 1.0, 1)
     assert compiled["unique_graphs"] == graphs
-    with whole(parts.network), torch.no_grad():  # validation compiles nothing
+    with gathered_weights(parts.network), torch.no_grad():  # validation compiles nothing
         parts.network.eval()
         phase.examples.loss(parts.network, batches[2][0])
     assert compiled["unique_graphs"] == graphs
@@ -216,7 +216,7 @@ def _in_pieces(folder: Path, store: TokenStore, rank: int) -> None:
                 train(engine, plan, Checkpoints(run / "checkpoints", 3), journal, nothing)
     before = [gathered(p.detach()).clone() for p in engine.network.parameters()]
     averages = [gathered(value) for value in engine.trained().average.values.values()]
-    with engine.averaged(6), whole(engine.network):
+    with engine.averaged(6), gathered_weights(engine.network):
         for parameter, average in zip(engine.network.parameters(), averages, strict=True):
             assert torch.equal(gathered(parameter.detach()), average)
     for parameter, weights in zip(engine.network.parameters(), before, strict=True):

@@ -366,8 +366,8 @@ class Slow:
     def __len__(self) -> int:
         return len(self._step)
 
-    def during(self, share: float) -> Any:
-        return Slow(self._step.during(share))
+    def at_progress(self, share: float) -> Any:
+        return Slow(self._step.at_progress(share))
 
     def collate(self, *args: Any) -> Any:
         time.sleep(0.2)
@@ -411,7 +411,7 @@ def test_a_twentieth_of_the_time_twice_in_a_row_is_much(
     say: Callable[[str], None] = messages.append
     loader = StepLoader(tiny_plan("mlm", store))
     for wait in waits:
-        loader.advise(wait, 30.0, say)
+        loader.warn_of_slow_data(wait, 30.0, say)
     assert [message.partition(" of the time")[0] for message in messages] == expected
     assert all("compute.workers=2" in message for message in messages)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plmctl.errors import DataError, PlmError
 from plmctl.run.display import work_progress
-from plmctl.training.journal import Journal, Mark, Progress
+from plmctl.training.journal import Journal, LogMark, Progress
 
 
 def journal(
@@ -101,7 +101,7 @@ def test_a_share_of_a_sample_that_is_no_number_is_null(tmp_path):
     assert line["items"][0]["predictions"][0]["score"] is None
 
 
-def marked(run: Path) -> Mark:
+def marked(run: Path) -> LogMark:
     """A log of 20 steps, one line more, and the mark between."""
     with journal(run) as log:
         log.begin(0)
@@ -115,7 +115,7 @@ def marked(run: Path) -> Mark:
 def test_a_mark_is_of_the_file_as_it_is_then(tmp_path):
     mark = marked(tmp_path)
     content = (tmp_path / "metrics.jsonl").read_bytes()
-    assert Mark.of(content[: mark.size]) == mark
+    assert LogMark.of(content[: mark.size]) == mark
     assert mark.lines == 20
     assert content[mark.size :].count(b"\n") == 1
 
@@ -127,7 +127,7 @@ def test_a_log_is_cut_at_its_mark_and_hashed_from_there(tmp_path):
         assert log.mark() == mark
         assert steps(tmp_path) == list(range(1, 21))
         log.log(record(21))
-        assert log.mark() == Mark.of((tmp_path / "metrics.jsonl").read_bytes())
+        assert log.mark() == LogMark.of((tmp_path / "metrics.jsonl").read_bytes())
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "first", "middle", "torn", "changed"])

@@ -22,7 +22,7 @@ from plmctl.examples.keys import fold
 from plmctl.training.checkpoint import Checkpoints
 from plmctl.training.journal import Journal
 from plmctl.training.loop import train
-from plmctl.training.memory import heaviest, largest, search, trial
+from plmctl.training.memory import heaviest, largest, search, try_micro_batch
 from plmctl.training.out_of_memory import is_out_of_memory
 from plmctl.training.plan import Plan, Slicing
 from tests.builders import ChangedExamples, cpu_engine
@@ -108,7 +108,7 @@ def test_a_trial_leaves_no_trace(
     plan = tiny_plan(objective, store, steps=(3,), batch=8, micro=4)
     tried, other = (cpu_engine(tiny_network(objective, dropout=0.1)) for _ in range(2))
     before = weights(tried)
-    assert trial(tried, heaviest(plan.phases[0], 7, 8), plan.phases[0])
+    assert try_micro_batch(tried, heaviest(plan.phases[0], 7, 8), plan.phases[0])
     assert all(torch.equal(value, before[name]) for name, value in weights(tried).items())
     assert all(p.grad is None for p in tried.network.parameters())
     assert not tried.trained().optimizer.state
@@ -142,14 +142,16 @@ def _find_in_a_tight_place(folder: Path, room: int) -> None:
     store = TokenStore.from_lists([[list(range(6, 106))] * 3] * 600, vocab_size=120)
     plan = tiny_plan("clm", store, steps=(2,), batch=1024, micro=64)
     engine = cpu_engine(tiny_network("clm"))
-    assert trial(engine, heaviest(plan.phases[0], 7, 8), plan.phases[0])  # what is made but once
+    assert try_micro_batch(
+        engine, heaviest(plan.phases[0], 7, 8), plan.phases[0]
+    )  # what is made but once
     ctypes.CDLL(None).malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages + room, hard))
     (size,) = search(engine, plan)
     sizes = (max(1, size // 2), 1024)  # at the border itself, what was freed decides
-    fits = [trial(engine, heaviest(plan.phases[0], 7, n), plan.phases[0]) for n in sizes]
+    fits = [try_micro_batch(engine, heaviest(plan.phases[0], 7, n), plan.phases[0]) for n in sizes]
     (folder / "found").write_text(json.dumps([size, *fits]))
 
 
@@ -223,9 +225,9 @@ def test_a_resume_keeps_the_smaller_micro_batches(
     whole = run("whole")
     with pytest.raises(PlmError, match="after step 3 of 6"):
         run("cut", 3)
-    cut = run("cut")
+    with_sizes = run("cut")
     assert exact(tmp_path / "cut") == exact(tmp_path / "whole")
-    assert all(torch.equal(value, cut[name]) for name, value in whole.items())
+    assert all(torch.equal(value, with_sizes[name]) for name, value in whole.items())
     assert events(tmp_path / "cut").count("smaller") == 1
     with pytest.raises(PlmError, match="after step 3 of 6"):
         run("asked", 3)
@@ -289,10 +291,10 @@ def test_several_processes_stop_and_name_the_size(store: TokenStore, tmp_path: P
 
 
 def test_the_plan_of_a_cpu_stays_as_it_is(store: TokenStore, tmp_path: Path) -> None:
-    from plmctl.training.memory import cut, fitted
+    from plmctl.training.memory import with_found_sizes, with_sizes
 
     plan = replace(tiny_plan("clm", store, steps=(2, 2)), auto_micro_batch=True)
-    assert fitted(cpu_engine(tiny_network("clm")), plan, tmp_path) is plan
-    sizes = [phase.slicing for phase in cut(plan, (5, 3)).phases]
+    assert with_found_sizes(cpu_engine(tiny_network("clm")), plan, tmp_path) is plan
+    sizes = [phase.slicing for phase in with_sizes(plan, (5, 3)).phases]
     assert sizes == [Slicing(16, 5), Slicing(16, 3)]
     assert int(fold(plan.seed, 0)) != int(fold(plan.seed, 1))

@@ -148,7 +148,7 @@ def test_a_store_that_is_built_elsewhere(tmp_path: Path) -> None:
             peers.compare(prepare.BUILT, {})
             return
         prepare._APPEARS = 0.2
-        prepare.Builder(peers, 0).wait_for(lambda: None, str(Path("store").absolute()))
+        prepare.StoreBuilder(peers, 0).wait_for(lambda: None, str(Path("store").absolute()))
 
     first, second = together(body, tmp_path, timeout="4s")
     assert (first[0], second[0]) == (1, 1), first[1] + second[1]

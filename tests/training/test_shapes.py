@@ -92,7 +92,7 @@ def test_padding_changes_neither_losses_nor_gradients(
 
 def outcome(step: Any, network: Any, batch: Batch) -> tuple[dict[str, Tensor], list[Tensor]]:
     network.zero_grad()
-    with network.apart() if isinstance(network, Network) else nullcontext():  # ELMo's state
+    with network.isolated() if isinstance(network, Network) else nullcontext():  # ELMo's state
         sums = step.loss(network, batch)
     torch.stack([sums[part] for part in step.loss_terms]).sum().backward()
     return sums, [p.grad.clone() for p in network.parameters() if p.grad is not None]

@@ -24,7 +24,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from plmctl.models.decoder import hidden_states, states_at
 from plmctl.models.encoder import first_tokens_only
-from plmctl.models.load import OwnHeadConfig, Start, config_of, load_with_labels
+from plmctl.models.load import HeadSource, OwnHeadConfig, config_of, load_with_labels
 from plmctl.models.own_heads import EncoderWithHead, encoder_config, load_own_head
 from plmctl.models.parameters import add_token_embeddings
 
@@ -37,7 +37,7 @@ InitializeHead = Callable[[nn.Module, Any], None]
 
 def load_classifier(
     cls: Any,
-    start: Start,
+    start: HeadSource,
     changes: Mapping[str, Any],
     *,
     new_ids: Sequence[int] = (),
@@ -271,7 +271,7 @@ def pool(states: Tensor, mask: Tensor, pooling: str) -> Tensor:
 
 
 def load_pooled(
-    start: Start, pooling: str, changes: Mapping[str, Any], initialize: InitializeHead
+    start: HeadSource, pooling: str, changes: Mapping[str, Any], initialize: InitializeHead
 ) -> PreTrainedModel:
     """A network with a pooled head, in float32.
 

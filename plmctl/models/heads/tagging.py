@@ -17,14 +17,14 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from plmctl import hub
 from plmctl.models.elmo import ElmoConfig, ScalarMix
 from plmctl.models.heads.classification import InitializeHead
-from plmctl.models.load import OwnHeadConfig, Start, config_of, load_with_labels
+from plmctl.models.load import HeadSource, OwnHeadConfig, config_of, load_with_labels
 from plmctl.models.own_heads import EncoderWithHead, load_own_head
 
 # --- Loading a network with its head ---
 
 
 def load_tagger(
-    start: Start, changes: Mapping[str, Any], initialize: InitializeHead, *, mix: bool
+    start: HeadSource, changes: Mapping[str, Any], initialize: InitializeHead, *, mix: bool
 ) -> Any:
     """A network with a head on every piece, in float32, whose config names the tags.
 

@@ -24,7 +24,7 @@ from transformers import (
 from plmctl import hub
 from plmctl.arrays import batches, lengths_of, padded
 from plmctl.models.decoder import hidden_states
-from plmctl.models.load import Start, from_scratch, load_network
+from plmctl.models.load import HeadSource, from_scratch, load_network
 from plmctl.models.parameters import add_token_embeddings
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def load_writer(
-    start: Start, changes: Mapping[str, Any], new_ids: Sequence[int]
+    start: HeadSource, changes: Mapping[str, Any], new_ids: Sequence[int]
 ) -> PreTrainedModel:
     """GPT-1, GPT-2 or GPT-3 with its language-model head, in float32.
 

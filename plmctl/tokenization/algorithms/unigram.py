@@ -210,7 +210,7 @@ LONGEST_WORD = 32
 
 
 @dataclass(frozen=True)
-class Pieces:
+class PieceTable:
     """Substrings of words.
 
     Attributes:
@@ -228,9 +228,9 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.word)
 
-    def take(self, kept: Ints) -> Pieces:
+    def take(self, kept: Ints) -> PieceTable:
         """Some of the pieces, by number."""
-        return Pieces(self.word[kept], self.start[kept], self.length[kept], self.seen[kept])
+        return PieceTable(self.word[kept], self.start[kept], self.length[kept], self.seen[kept])
 
 
 class Lattice:
@@ -349,7 +349,7 @@ class Lattice:
         total[order] = score[pieces.length, np.arange(len(order))]
         return total, self._paths(order, pieces, back)
 
-    def _paths(self, order: Ints, pieces: Pieces, back: Ints) -> Paths:
+    def _paths(self, order: Ints, pieces: PieceTable, back: Ints) -> Paths:
         row = np.flatnonzero(pieces.length > 1)
         end = pieces.length[row]
         owners, parts = [], []
@@ -371,13 +371,13 @@ class Lattice:
                 steps.append((start, length, slice(begin, begin + self._reach[start + length])))
         return steps
 
-    def _all_pieces(self) -> tuple[Pieces, NDArray[np.int32]]:
+    def _all_pieces(self) -> tuple[PieceTable, NDArray[np.int32]]:
         """All substrings that are seen twice, and all characters; and the piece of each step."""
         code = np.frombuffer("".join(self.words).encode("utf-32-le"), dtype="<u4")
         distinct, character = np.unique(code, return_inverse=True)
         begin = np.cumsum(self._lengths) - self._lengths
         rows = [character[begin[: self._reach[n + 1]] + n] for n in range(self._longest)]
-        kinds: list[Pieces] = []
+        kinds: list[PieceTable] = []
         steps: list[NDArray[np.int32]] = []
         before = [np.zeros(len(row), dtype=np.int64) for row in rows]
         known = placed = 0
@@ -402,21 +402,23 @@ class Lattice:
             steps.append(np.where(number < 0, -1, number + known).astype(np.int32))
             before = np.split(number, np.cumsum(reach[:-1]))
             known, placed = known + len(frequent), placed + len(key)
-        pieces = Pieces(
+        pieces = PieceTable(
             *(np.concatenate(parts) for parts in zip(*map(_columns, kinds), strict=True))
         )
         step = np.concatenate(steps)
         step[step < 0] = known
         return pieces, step
 
-    def _frequent(self, key: Ints, word: Ints, start: Ints, length: int) -> tuple[Pieces, Ints]:
+    def _frequent(self, key: Ints, word: Ints, start: Ints, length: int) -> tuple[PieceTable, Ints]:
         """The substrings of one length, and the number of each key's, -1 if it is too rare."""
         distinct, first, number = np.unique(key, return_index=True, return_inverse=True)
         seen = _sum_by_number(number, self._counts[word], len(distinct))
         frequent = (distinct >= 0) & ((seen >= 2) | (length == 1))
         new = np.where(frequent, np.cumsum(frequent) - 1, -1)
         at = first[frequent]
-        return Pieces(word[at], start[at], np.full(len(at), length), seen[frequent]), new[number]
+        return PieceTable(word[at], start[at], np.full(len(at), length), seen[frequent]), new[
+            number
+        ]
 
 
 @dataclass(frozen=True)
@@ -432,5 +434,5 @@ def _sum_by_number(number: NDArray[np.integer[Any]], weights: Floats, size: int)
     return np.asarray(np.bincount(number, weights, size), dtype=np.float64)
 
 
-def _columns(pieces: Pieces) -> tuple[Ints, Ints, Ints, Floats]:
+def _columns(pieces: PieceTable) -> tuple[Ints, Ints, Ints, Floats]:
     return pieces.word, pieces.start, pieces.length, pieces.seen
