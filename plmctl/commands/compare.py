@@ -50,7 +50,10 @@ def run(folders: Sequence[str], *, out: str | None, as_json: bool) -> None:
         say(line)
     if pairs and len(runs) > _MOST_RUNS:
         say(f"of more than {_MOST_RUNS} runs each is compared with the first, not with all others")
-    tables = [_side_by_side(shown)]
+    # A row per metric, a column per run: there are more metrics than runs.
+    names = list(dict.fromkeys(name for values in shown.values() for name in values))
+    rows = [[name, *(values.get(name, "") for values in shown.values())] for name in names]
+    tables = [rows_table("side by side", ["", *shown], rows)]
     if sum(any("perplexity" in name for name in of) for of in shown.values()) > 1:
         say(
             "perplexity per token is only comparable between models with the same tokenizer; "
@@ -220,13 +223,6 @@ def _shown(run: Run) -> dict[str, object]:
         for metric in metrics_of(run)
         if not metric.name.endswith("definition")
     }
-
-
-def _side_by_side(metrics: dict[str, dict[str, object]]) -> "Table":
-    """A row per metric, a column per run: there are more metrics than runs."""
-    names = list(dict.fromkeys(name for values in metrics.values() for name in values))
-    rows = [[name, *(values.get(name, "") for values in metrics.values())] for name in names]
-    return rows_table("side by side", ["", *metrics], rows)
 
 
 def _differences(differences: list[dict[str, Any]]) -> "Table":

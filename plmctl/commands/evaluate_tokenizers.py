@@ -52,7 +52,11 @@ def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json
 
 
 def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
-    names = _names(paths)
+    # The last part of each path, or the whole path where that is not unique.
+    last = [Path(path).name for path in paths]
+    names = [
+        name if last.count(name) == 1 else path for name, path in zip(last, paths, strict=True)
+    ]
     tokenizers, results, measured = {}, {}, []
     for name, path in zip(names, paths, strict=True):
         tokenizer = Encoder(path).open()
@@ -79,12 +83,6 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
 
 def _short(token: str) -> str:
     return token if len(token) <= _WIDEST else f"{token[:_WIDEST]}…"
-
-
-def _names(paths: Sequence[str]) -> list[str]:
-    """The last part of each path, or the whole path where that is not unique."""
-    last = [Path(path).name for path in paths]
-    return [name if last.count(name) == 1 else path for name, path in zip(last, paths, strict=True)]
 
 
 def _lines(folder: str, text: Sequence[str]) -> tuple[list[str], str]:

@@ -761,14 +761,16 @@ def _filled(kind: Kind, values: Mapping[str, Any]) -> str:
             lines += wrap(text, 96, subsequent_indent="# ", break_long_words=False)
         else:
             below = "\n" + " " * (len(line.template) - len(line.template.lstrip()))
-            texts = {name: _as_yaml(value).replace("\n", below) for name, value in used.items()}
+            texts = {
+                name: to_yaml({"_": value})
+                .removeprefix("_:")
+                .strip(" ")
+                .rstrip("\n")
+                .replace("\n", below)
+                for name, value in used.items()
+            }
             lines.append(line.substitute(texts).replace(": \n", ":\n"))
     return "\n".join(lines) + "\n"
-
-
-def _as_yaml(value: object) -> str:
-    """A value as it stands behind a key: on its line, or on the lines below."""
-    return to_yaml({"_": value}).removeprefix("_:").strip(" ").rstrip("\n")
 
 
 def _values(out: Path, proposal: Proposal, evaluation: Sequence[Source]) -> dict[str, Any]:

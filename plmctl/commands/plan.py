@@ -18,12 +18,12 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from plmctl.commands.prepare import data_of, data_of_stores, prepare, root_of
-from plmctl.config.base import ModelConfig, OptimizerConfig
+from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import Phase, TrainConfig
 from plmctl.config.units import Budget
 from plmctl.corpus.build import find_stores
 from plmctl.errors import ConfigError, DataError, PlmError
-from plmctl.families.base import Family, Sizes
+from plmctl.families.base import Sizes
 from plmctl.formatting import format_duration, format_value
 from plmctl.metrics.scaling_law import BESIROGLU, effective_tokens
 from plmctl.reporting.tables import metrics_table, rows_table
@@ -371,7 +371,10 @@ def compare_sizes(
     rows, reasons = [], dict[str, str]()
     for size in outline.family.SIZES if sizes is None else sizes:
         try:
-            model = _of_size(outline.family, size)
+            # A size decides some fields; the other options stay.
+            decides = {"size", *outline.family.SIZE_FIELDS, *outline.family.WIDTH}
+            kept = {name: value for name, value in outline.family.config if name not in decides}
+            model = type(outline.family.config).model_validate({**kept, "size": size})
         except ValidationError:  # T5 and T5 1.1 have different sizes
             continue
         sized = config.model_copy(update={"model": model, "train": train})
@@ -498,13 +501,6 @@ def _within(train: TrainConfig, budget: Budget) -> TrainConfig:
         for phase, part in zip(train.phases, parts, strict=True)
     )
     return train.model_copy(update={"budget": budget, "phases": phases})
-
-
-def _of_size(family: Family, size: str) -> ModelConfig:
-    """The options of a network in another size: without the fields that a size decides."""
-    decides = {"size", *family.SIZE_FIELDS, *family.WIDTH}
-    kept = {name: value for name, value in family.config if name not in decides}
-    return type(family.config).model_validate({**kept, "size": size})
 
 
 # --- Measured time: a few micro-batches on this machine ---

@@ -227,7 +227,8 @@ def run_rows(
         raise ConfigError(
             f"{path}: this is there already", "name another file, or add --fresh to move it aside"
         )
-    rows = _read(source)
+    sources = [Source("/dev/stdin", "jsonl")] if source == "-" else resolve((source,))
+    rows = (Row(values, origin) for one in sources for values, origin in rows_of(one))
     loaded = LoadedModel(model, make_accelerator(ComputeConfig()))
     answering, count, cut = FinetunedModel(loaded, finetuned), 0, 0
     renamed: set[str] = set()
@@ -279,11 +280,6 @@ def _fields(columns: Sequence[str]) -> Mapping[str, Any]:
         several = column.split(",")
         fields[field] = tuple(several) if len(several) > 1 else column
     return fields
-
-
-def _read(source: str) -> Iterator[Row]:
-    sources = [Source("/dev/stdin", "jsonl")] if source == "-" else resolve((source,))
-    return (Row(values, origin) for one in sources for values, origin in rows_of(one))
 
 
 @contextmanager

@@ -147,15 +147,10 @@ def _pretrain(config: PretrainConfig, peers: Peers, options: StartOptions) -> di
             _save(prepared, folder, work, model, metrics)
             _complete(config, folder, work, text)
             if (used := Decision.read(folder, config.train)) is not None:
-                whole = "resumed" not in _events(folder)
+                lines = (folder / "events").read_text(encoding="utf-8").splitlines()
+                whole = "resumed" not in {str(json.loads(line)["event"]) for line in lines}
                 say(difference(used, time.monotonic() - began if whole else None))
     return metrics
-
-
-def _events(folder: Path) -> set[str]:
-    """The names of the events of a run."""
-    lines = (folder / "events").read_text(encoding="utf-8").splitlines()
-    return {str(json.loads(line)["event"]) for line in lines}
 
 
 # --- Training ---

@@ -52,7 +52,12 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     counted = frequency_losses(text.train, source, None, None)
     if counted:
         say(f"loss: {baseline_in_words(counted)}; a lower loss is learned from context")
-    statistics = {"examples": count, **_statistics(source, count, config.seed)}
+    tallies = []
+    for number in range(-(-count // _BATCH)):
+        epochs, samples = examples_of(number, len(source), _BATCH, config.seed)
+        size = min(_BATCH, count - number * _BATCH)
+        tallies.append(source.tally(epochs[:size], samples[:size]))
+    statistics = {"examples": count, **means(merge(tallies))}
     seq_len = config.train.phases[0].seq_len
     title = f"{config.objective.name}: {count:,} examples of length {seq_len}"
     table = statistics_table(title, statistics, source.expected())
@@ -134,15 +139,6 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
     rows = [(f"{number:,}", digest) for number, digest in enumerate(digests, start=1)]
     table = rows_table(f"the examples of {steps:,} steps: {whole}", ("step", "hash"), rows)
     show_result({"steps": steps, "digest": whole, "digests": digests}, [table], as_json=as_json)
-
-
-def _statistics(source: "StoreExamples", count: int, seed: int) -> dict[str, float]:
-    tallies = []
-    for number in range(-(-count // _BATCH)):
-        epochs, samples = examples_of(number, len(source), _BATCH, seed)
-        size = min(_BATCH, count - number * _BATCH)
-        tallies.append(source.tally(epochs[:size], samples[:size]))
-    return means(merge(tallies))
 
 
 def _print(tokenizer: "PreTrainedTokenizerBase", source: "StoreExamples", ids: Ints) -> None:

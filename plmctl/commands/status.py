@@ -44,7 +44,7 @@ def _in_words(status: dict[str, Any]) -> dict[str, object]:
         "step": _of(status["step"], status["total"]),
         "time left": _duration(status["eta"]),
         "training time": _duration(None if status["hours"] is None else status["hours"] * 3600),
-        "tokens": _whole(status["tokens"]),
+        "tokens": None if status["tokens"] is None else int(status["tokens"]),
         "tokens/s": status["speed"],
         "waiting for data": None if status["wait"] is None else f"{status['wait']:.1%}",
         "peak memory (GB)": status["memory"],
@@ -72,7 +72,3 @@ def _of(step: float | None, total: int | None) -> str:
 
 def _duration(seconds: float | None) -> str:
     return "" if seconds is None or not math.isfinite(seconds) else format_duration(seconds)
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)

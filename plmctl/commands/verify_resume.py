@@ -482,7 +482,8 @@ def run_killed(
         if moment == "preparing":
             _wait(child, draw.random() * pace.preparing)
         else:
-            _wait_for_lines(child, folder / "events", num_events)
+            while _num_lines(folder / "events") <= num_events and not child.ended():
+                time.sleep(_POLL)
             while moment == "step" and not _saved(folder) and not child.ended():
                 time.sleep(_POLL)
             _wait(child, draw.random() * longest)
@@ -544,12 +545,6 @@ def _check_ended_well(child: Child, log: Path) -> None:
 def _wait(child: Child, seconds: float) -> None:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end and not child.ended():
-        time.sleep(_POLL)
-
-
-def _wait_for_lines(child: Child, path: Path, lines: int) -> None:
-    """Wait until a file has more than this number of lines."""
-    while _num_lines(path) <= lines and not child.ended():
         time.sleep(_POLL)
 
 

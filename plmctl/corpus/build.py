@@ -33,7 +33,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, pairwise
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -55,7 +54,6 @@ from plmctl.corpus.reading import (
 )
 from plmctl.corpus.remote import (
     INDEX_FILES,
-    File,
     RemoteFile,
     RemoteRoot,
     RemoteStore,
@@ -954,7 +952,10 @@ def _make_here(
                 future.result()
                 progress(done := done + futures[future].size)
         except BrokenProcessPool as error:
-            _kill_pool(others)
+            # The pool sends SIGTERM, which its processes ignore, and waits; one that waits for a
+            # lock of the dead one would never end.
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()
             raise PlmError(
                 "a process that prepared text was killed, perhaps because memory ran out",
                 "run the same command again to continue",
@@ -981,19 +982,6 @@ def _starting_processes() -> Iterator[None]:
             "increase the limit (ulimit -n for files, ulimit -u for processes) and run the same "
             "command again to continue",
         ) from error
-
-
-def _kill_pool(others: set[BaseProcess]) -> None:
-    """Kill the processes of a pool after one of them died.
-
-    The pool sends SIGTERM, which they ignore, and waits. A process that waits for a lock of the
-    dead one would never end.
-
-    Args:
-        others: Processes that do not belong to the pool.
-    """
-    for process in set(multiprocessing.active_children()) - others:
-        process.kill()
 
 
 def _start_worker(encoder: TextEncoder | None) -> None:
@@ -1237,11 +1225,6 @@ class ShardTask:
     def _is_packed(self) -> bool:
         return len(self.parts) > 1
 
-    def _with_units(self) -> ShardTask:
-        """The same where it is known what a document is in each part."""
-        parts = (replace(p, unit=_known_unit(p.source, p.as_read(self.config))) for p in self.parts)
-        return replace(self, parts=tuple(parts))
-
     def make(self, encoder: TextEncoder | None, beside: Path) -> None:
         """Read, encode and write the shard.
 
@@ -1284,7 +1267,8 @@ class ShardTask:
         return np.fromfile(path, dtype="<u4")
 
     def _write(self, encoder: TextEncoder, folder: Path) -> None:
-        task = self._with_units()
+        parts = (replace(p, unit=_known_unit(p.source, p.as_read(self.config))) for p in self.parts)
+        task = replace(self, parts=tuple(parts))
         writers: dict[Side, _ShardWriter] = {}
         vocab_size = encoder.vocab_size
         for side in SIDES:
@@ -1306,7 +1290,14 @@ class ShardTask:
         if self.repeated is not None:
             for side in SIDES:
                 facts[side]["duplicates"] = duplicates[side]
-        hashes = [[_hash_of(path) for path in part.source.files] for part in self.first_parts]
+        # A file at a URL is not read once more as a whole: its stamp stands for it.
+        hashes = [
+            [
+                sha256_of(path) if isinstance(path, Path) else path.stat().stamp
+                for path in part.source.files
+            ]
+            for part in self.first_parts
+        ]
         if self._is_packed:
             facts["sources"] = list(zip([part.unit for part in task.parts], hashes, strict=True))
         elif hashes:
@@ -1325,11 +1316,6 @@ class ShardTask:
         for document in self.all_documents():
             held_out = self.side is None and share_of(document.text) < self.share
             yield self.side or ("valid" if held_out else "train"), document.text
-
-
-def _hash_of(path: File) -> str:
-    """SHA-256 of a file; the stamp of one at a URL, which is not read once more as a whole."""
-    return sha256_of(path) if isinstance(path, Path) else path.stat().stamp
 
 
 class _ShardWriter:

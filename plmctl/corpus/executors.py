@@ -100,7 +100,13 @@ class EncodeShards(PipelineStep):  # type: ignore[misc]  # datatrove has no type
         worker.join()
         if worker.exitcode:
             if worker.exitcode < 0:
-                self._report(mine[0], _killed(-worker.exitcode))
+                name = signal.Signals(-worker.exitcode).name
+                killed = PlmError(
+                    f"a process that prepared text on {platform.node()} was killed by {name}, "
+                    "perhaps because memory ran out",
+                    AGAIN,
+                )
+                self._report(mine[0], killed)
             raise RuntimeError(f"task {rank} of {world_size} failed: see {self.folder / _ERRORS}")
 
     def _make(self, mine: Sequence[ShardWork]) -> None:
@@ -129,14 +135,6 @@ class EncodeShards(PipelineStep):  # type: ignore[misc]  # datatrove has no type
             (self.folder / _ERRORS).mkdir(exist_ok=True)
             facts = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
             write_checked(self.folder / _ERRORS / task.name, facts)
-
-
-def _killed(number: int) -> PlmError:
-    return PlmError(
-        f"a process that prepared text on {platform.node()} was killed by "
-        f"{signal.Signals(number).name}, perhaps because memory ran out",
-        AGAIN,
-    )
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Corpus:
             folder = Path(name)
             if folder.is_dir() and not is_saved(folder):
                 files = _files_below(folder)
-                own = [file for file in files if _of_running_text(file)]
+                own = [file for file in files if ending(file) in _IN_FOLDERS and is_readable(file)]
                 sides = {side: [f for f in own if _side(f) == side] for side in _SIDES}
                 if own and not sides["train"]:
                     raise DataError(f"{name}: all of its files are named after held-out text")
@@ -198,10 +198,6 @@ def _files_below(folder: Path) -> list[str]:
         paths = (Path(place, name) for name in names if not name.startswith("."))
         files += [str(path) for path in paths if path.is_file()]
     return sorted(files)
-
-
-def _of_running_text(path: str) -> bool:
-    return ending(path) in _IN_FOLDERS and is_readable(path)
 
 
 def _nothing(names: Sequence[str], others: Mapping[str, int]) -> DataError:

@@ -70,9 +70,11 @@ def notes_on(texts: Sequence[str], separator: str | None = None) -> list[str]:
     marks += [(rule, count) for rule, count in rules.most_common(_SHOWN) if count >= _MANY]
     if marks:
         named = ", ".join(f"{mark} {count:,} times" for mark, count in marks)
+        # For a shell, and in it YAML: `***` and `[SEP]` mean something else there.
+        quoted = f"'\"{marks[0][0]}\"'"
         notes.append(
             f"the beginning of the text has {named}: if documents are between them, set "
-            f"data.separator={_quoted(marks[0][0])}; as it is, they are text to learn"
+            f"data.separator={quoted}; as it is, they are text to learn"
         )
     many = [(name, count) for name, count in tags.most_common(_SHOWN) if count >= _MANY]
     if many:
@@ -91,11 +93,6 @@ def notes_on(texts: Sequence[str], separator: str | None = None) -> list[str]:
             "may be read as one"
         )
     return notes
-
-
-def _quoted(mark: str) -> str:
-    """The mark as a shell takes it, and in it YAML: `***` and `[SEP]` mean something else there."""
-    return f"'\"{mark}\"'"
 
 
 def _name(character: str) -> str:

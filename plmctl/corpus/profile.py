@@ -204,6 +204,16 @@ def profile(
     openings = _openings(sources)
     rule = decide([text[:20_000] for text in texts[:200]], openings)
     per_document = [len(sentence_spans(text, rule.rule)) for text in texts[:500]]
+    # Letters that change when accents are dropped, as BERT's lower case does.
+    changed = sum(
+        count
+        for character, count in letters.items()
+        if any(
+            unicodedata.category(part) == "Mn" for part in unicodedata.normalize("NFD", character)
+        )
+    )
+    simplified = sum(letters[character] for character in set(_FORMS[::2]))
+    traditional = sum(letters[character] for character in set(_FORMS[1::2]))
     return Profile(
         size=size,
         read=read,
@@ -214,11 +224,13 @@ def profile(
         main_scripts=_parts(sample.documents, _main_script),
         english=_parts(sample.documents, _english),
         scripts={s: share for s, share in script_shares(letters).items() if share >= 0.001},
-        accents=_accents(letters),
+        accents=changed / max(1, letters.total()),
         joiners=sum(len(_JOINER.findall(text)) for text in texts) / max(1, letters.total()),
         characters=_alphabet(counts),
         spaces=sum(n for c, n in counts.items() if c.isspace()) / max(1, counts.total()),
-        traditional=_traditional(letters),
+        traditional=None
+        if simplified + traditional < 20
+        else traditional / (simplified + traditional),
         exact=copies / len(lengths),
         exact_text=copied / sum(lengths),
         near=near.result(len(lengths)),
@@ -404,18 +416,6 @@ def _english(text: str) -> str | None:
 _JOINER = re.compile(rf"[{JOINERS}](?=\w)")  # those of emoji stand before no letter
 
 
-def _accents(letters: Counter[str]) -> float:
-    """Share of the letters that are changed when accents are dropped, as BERT's lower case does."""
-    changed = sum(
-        count
-        for character, count in letters.items()
-        if any(
-            unicodedata.category(part) == "Mn" for part in unicodedata.normalize("NFD", character)
-        )
-    )
-    return changed / max(1, letters.total())
-
-
 def _alphabet(counts: Counter[str]) -> int:
     """How many of the most frequent characters make up 99.995 % of the text."""
     total, wanted = 0, 0.99995 * counts.total()
@@ -434,14 +434,6 @@ _FORMS = (
     "计計讨討记記许許证證词詞试試该該调調谈談负負责責质質费費资資钱錢铁鐵银銀领領题題类類级級结結给給"
 )
 """Frequent characters whose simplified and traditional forms differ, in pairs."""
-
-
-def _traditional(letters: Counter[str]) -> float | None:
-    simplified = sum(letters[character] for character in set(_FORMS[::2]))
-    traditional = sum(letters[character] for character in set(_FORMS[1::2]))
-    if simplified + traditional < 20:
-        return None
-    return traditional / (simplified + traditional)
 
 
 # --- Faults ---

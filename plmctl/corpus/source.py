@@ -188,7 +188,9 @@ def _kind(path: Path) -> Kind:
         raise DataError(f"{path}: no such file{_near(path)}", "check the path") from None
     except (OSError, ValueError) as error:  # its name is too long, or it may not be read
         why = error.strerror if isinstance(error, OSError) else error
-        refused = DataError(f"{_cut(path)}: {why}", "check the path")
+        name = str(path)
+        shown_name = name if len(name) <= 200 else f"{name[:100]}...{name[-50:]}"
+        refused = DataError(f"{shown_name}: {why}", "check the path")
         raise read_error(error, refused) from error
     if path.is_dir():
         if is_saved(path):
@@ -199,12 +201,6 @@ def _kind(path: Path) -> Kind:
     if not path.is_file():  # reading it could wait, or never end
         raise DataError(f"{path}: a pipe or a device, not a regular file", "save the text first")
     return _kind_of_name(str(path))
-
-
-def _cut(path: Path) -> str:
-    """A path for a message; a very long one without its middle."""
-    name = str(path)
-    return name if len(name) <= 200 else f"{name[:100]}...{name[-50:]}"
 
 
 def _kind_of_name(path: str) -> Kind:
@@ -247,16 +243,12 @@ def is_saved(path: Path) -> bool:
     return (path / "state.json").is_file() or (path / "dataset_dict.json").is_file()
 
 
-def _fixed_part(pattern: str) -> Path:
-    """The path before the first component with a wildcard."""
-    parts = Path(pattern).parts
-    count = next(number for number, part in enumerate(parts) if glob.has_magic(part))
-    return Path(*parts[:count])
-
-
 def _near_pattern(pattern: str) -> str:
     """A hint with the same pattern in the most similar folder, if files match it there."""
-    fixed = _fixed_part(pattern)
+    # The path before the first component with a wildcard.
+    parts = Path(pattern).parts
+    count = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    fixed = Path(*parts[:count])
     rest = Path(pattern).relative_to(fixed)
     missing = fixed
     while not os.path.isdir(missing.parent) and missing.parent != missing:

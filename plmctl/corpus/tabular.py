@@ -166,7 +166,14 @@ def _csv_rows(source: Source) -> Rows:
             if not values:
                 continue
             if header is None:
-                header = _header(values, where)
+                known: set[str] = set()
+                for name in values:
+                    if name in known:
+                        raise DataError(
+                            f"{where}: two columns have the name {name!r}", "rename one of them"
+                        )
+                    known.add(name)
+                header = values
             elif len(values) != len(header):
                 raise DataError(
                     f"{where}: {len(values)} fields where the header has {len(header)} columns",
@@ -229,15 +236,6 @@ def _ways_to_quote(values: Sequence[str]) -> list[str]:
         "\t".join(q if wanted else v for q, v, wanted in zip(quoted, values, which, strict=True))
         for which in (needed, texts, [True] * len(values))
     ]
-
-
-def _header(names: list[str], where: str) -> list[str]:
-    known: set[str] = set()
-    for name in names:
-        if name in known:
-            raise DataError(f"{where}: two columns have the name {name!r}", "rename one of them")
-        known.add(name)
-    return names
 
 
 def _check_column(source: Source, column: str | None, there: list[str]) -> None:

@@ -449,6 +449,7 @@ def _row(entry: _Entry) -> Document:
         share, total = 1.0, int(step)
     measured = max(_measured_steps(entry.evaluations).values(), default=None)
     seconds = entry.log.seconds_per_step() * (total - step) if total else math.nan
+    leaves = {key: value for key, value in entry.leaves.items() if key not in ("run", "seed")}
     return {
         "id": entry.id,
         "name": entry.name,
@@ -478,18 +479,12 @@ def _row(entry: _Entry) -> Document:
         "best_step": best.step if best else None,
         "scores": scores_of(entry.kind, entry.evaluations),
         "settings": entry.special,
-        "group": _group(entry),
+        "group": ""
+        if not leaves
+        else hashlib.blake2b(_json([entry.kind, leaves]).encode(), digest_size=6).hexdigest(),
         "unreadable": entry.log.unreadable,
         "updated": _updated(entry.folder),
     }
-
-
-def _group(entry: _Entry) -> str:
-    """The same for runs whose configs differ only by their seeds."""
-    leaves = {key: value for key, value in entry.leaves.items() if key not in ("run", "seed")}
-    if not leaves:
-        return ""
-    return hashlib.blake2b(_json([entry.kind, leaves]).encode(), digest_size=6).hexdigest()
 
 
 def _updated(folder: Path) -> float | None:

@@ -74,7 +74,12 @@ def model_card(
     """
     loaded = read_run(run, run.resolve().name)
     if step is not None:
-        loaded = _until(loaded, step)
+        records = [
+            record
+            for record in loaded.records
+            if record["step"] <= step and ("valid/loss" not in record or record["step"] == step)
+        ]
+        loaded = replace(loaded, records=tuple(records), evaluations={})
     _, purpose = _loaded_as(architecture)
     own: list[EvalResult] = []
     measured: list[EvalResult] = []
@@ -83,11 +88,18 @@ def model_card(
         measured = _measured(publication.evaluations, run / "model", purpose)
     whole = f"The weights after step {step:,}, before the end of the run." if step else ""
     branches = (publication.branches if publication else None) or {}
+    use = _USES.get(purpose or "", "")
+    alone = "" if loaded.kind == "finetune" else " It was not trained to follow instructions."
+    # Nobody has checked environment.json.
+    facts = loaded.environment.get("network")
+    known = facts.items() if isinstance(facts, Mapping) else ()
     parts = [
         f"# {_text(loaded.name)}",
         _summary(loaded),
         whole,
-        _table("Network", _network(loaded)),
+        _table(
+            "Network", [(name, int(size)) for name, size in known if math.isfinite(as_number(size))]
+        ),
         _table("Results", [(metric.name, metric.value) for metric in metrics_of(loaded)]),
         _table("Evaluation", _rows(measured)),
         _data(loaded),
@@ -97,7 +109,10 @@ def model_card(
         _table("Checkpoints", [(_code(name), f"step {at:,}") for name, at in branches.items()]),
         "A checkpoint is loaded with `revision=` and its name." if branches else "",
         _provenance(loaded),
-        _use_and_limits(loaded, purpose),
+        "## Use and limits\n\n"
+        + (f"{use}{alone} " if use else "")
+        + "The model reproduces errors and biases of its training text. The results above hold for "
+        "similar text.",
     ]
     text = _card(_front_matter(loaded, purpose, publication, [*own, *measured]), parts)
     return text if publication is None else without_local_paths(text)
@@ -177,16 +192,6 @@ def architecture_of(config: Path) -> str:
         )
         raise read_error(error, other) from error
     return str(names[0]) if names else ""
-
-
-def _until(run: Run, step: int) -> Run:
-    """The run as it was at a step: only a validation of that very step is a result of it."""
-    records = [
-        record
-        for record in run.records
-        if record["step"] <= step and ("valid/loss" not in record or record["step"] == step)
-    ]
-    return replace(run, records=tuple(records), evaluations={})
 
 
 # --- What the Hub reads: the front matter, with the results as a model-index ---
@@ -339,13 +344,6 @@ def _base_of(run: Run) -> object:
     return run.setting("model", "init_from") if run.kind == "pretrain" else run.setting("model")
 
 
-def _network(run: Run) -> list[tuple[str, object]]:
-    """Parameters and sizes of the network, by ``environment.json``, which nobody has checked."""
-    facts = run.environment.get("network")
-    known = facts.items() if isinstance(facts, Mapping) else ()
-    return [(name, int(size)) for name, size in known if math.isfinite(as_number(size))]
-
-
 def _summary(run: Run) -> str:
     if run.kind == "finetune":
         start = "random weights of" if run.setting("init") == "random" else "pretrained"
@@ -429,17 +427,6 @@ _USES = {
     "token-classification": "It gives each word one of the tags of its training rows.",
     "question-answering": "It finds the answer to a question in a given text.",
 }
-
-
-def _use_and_limits(run: Run, purpose: str | None) -> str:
-    use = _USES.get(purpose or "", "")
-    alone = "" if run.kind == "finetune" else " It was not trained to follow instructions."
-    return (
-        "## Use and limits\n\n"
-        + (f"{use}{alone} " if use else "")
-        + "The model reproduces errors and biases of its training text. The results above hold for "
-        "similar text."
-    )
 
 
 def _sources(run: Run) -> list[str]:

@@ -291,25 +291,25 @@ def metric_tiles(run: Run) -> Html:
 
 
 def _tile_list(metrics: Sequence[Metric]) -> Html:
+    # Text and the longest numbers are set smaller.
     parts = [
         element(
             "div",
             element("dt", metric.name),
-            element("dd", format_value(metric.value), class_=_tile_size(metric.value)),
+            element(
+                "dd",
+                format_value(metric.value),
+                class_="long"
+                if isinstance(metric.value, str)
+                and not metric.value[:1].isdigit()
+                or len(format_value(metric.value)) > 10
+                else None,
+            ),
             class_="tile",
         )
         for metric in metrics
     ]
     return element("dl", *parts, class_="tiles") if parts else Html()
-
-
-def _tile_size(value: float | str) -> str | None:
-    """Text and the longest numbers are set smaller."""
-    return (
-        "long"
-        if isinstance(value, str) and not value[:1].isdigit() or len(format_value(value)) > 10
-        else None
-    )
 
 
 def settings_table(run: Run, of: str = "") -> Html:
@@ -591,7 +591,15 @@ def comparison_table(runs: Sequence[Run]) -> Html:
         best |= {name: math.nan for name in names if re.search("loss|perplexity", name)}
     rows = []
     for place, (run, known) in enumerate(zip(runs, metrics, strict=True)):
-        row: list[object] = [join(swatch(place), escape(run.name), _unfinished_mark(run))]
+        row: list[object] = [
+            join(
+                swatch(place),
+                escape(run.name),
+                Html()
+                if run.finished or run.kind in ("eval", "tokenizer")
+                else element("div", "not finished", class_="soft small"),
+            )
+        ]
         for name in names:
             metric = known.get(name)
             if metric is not None and as_number(metric.value) == best[name]:
@@ -629,12 +637,6 @@ def config_differences(runs: Sequence[Run], *, marked: bool = True) -> Html:
         element("h3", "Differences between the configs", style="margin-top:22px"),
         panel(table(("config", *names), rows, numbers=False)),
     )
-
-
-def _unfinished_mark(run: Run) -> Html:
-    if run.finished or run.kind in ("eval", "tokenizer"):
-        return Html()
-    return element("div", "not finished", class_="soft small")
 
 
 def _best_value(column: Sequence[Metric | None]) -> float:

@@ -94,7 +94,10 @@ def confusion_table(labels: Sequence[str], matrix: Sequence[Sequence[int]]) -> T
     for place, (label, counts) in enumerate(zip(labels, matrix, strict=True)):
         table.add_row(
             Text(printable(label)),
-            *(_confusion_count(count, place == n) for n, count in enumerate(counts)),
+            *(
+                Text(f"{count:,}", style="bold" if place == n else "" if count else "dim")
+                for n, count in enumerate(counts)
+            ),
         )
     return table
 
@@ -238,12 +241,6 @@ def curves_text(plot: Plot) -> Text:
 def _curve_mark(color: int) -> tuple[str, str]:
     number = color % len(_CURVE_MARKS)
     return _CURVE_MARKS[number], f"not bold {_CURVE_STYLES[number]}"
-
-
-def _confusion_count(count: int, right: bool) -> Text:
-    if right:
-        return Text(f"{count:,}", style="bold")
-    return Text(f"{count:,}", style="" if count else "dim")
 
 
 def _table(title: str, *, show_header: bool = True) -> Table:

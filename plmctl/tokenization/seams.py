@@ -88,7 +88,14 @@ class ByteSeams:
         self._joined = np.ones((rows, columns) if self._fits else (1, 1), dtype=bool)
         if self._fits:
             self._joined[1:, 1:] = False
-            self._join(left, right)
+            whole = (left.length == 3) & (right.length == 3)
+            self._joined[self._row[left.bits[whole]], self._column[right.bits[whole]]] = True
+            others = (part[~whole].tolist() for part in (*left, *right))
+            for length, bits, after, started in set(zip(*others, strict=True)):
+                ending = _Parts(np.array([length]), np.array([bits])).codes(length, last=True)
+                beginning = _Parts(np.array([after]), np.array([started])).codes(after, last=False)
+                at = np.unique(self._row[ending]), np.unique(self._column[beginning])
+                self._joined[np.ix_(*at)] = True
 
     def between(self, code: NDArray[np.uint32]) -> tuple[Bools, Bools]:
         """The places that no token can cross, and those of them at which no word starts.
@@ -108,16 +115,6 @@ class ByteSeams:
         cut: Bools = ~self._joined[self._row[low[:-1]], self._column[low[1:]]]
         sort, han = _sort_of_all()[low], chinese(code)
         return cut, cut & (sort[:-1] == sort[1:]) & ~han[:-1] & ~han[1:]
-
-    def _join(self, left: _Parts, right: _Parts) -> None:
-        whole = (left.length == 3) & (right.length == 3)
-        self._joined[self._row[left.bits[whole]], self._column[right.bits[whole]]] = True
-        others = (part[~whole].tolist() for part in (*left, *right))
-        for length, bits, after, started in set(zip(*others, strict=True)):
-            ending = _Parts(np.array([length]), np.array([bits])).codes(length, last=True)
-            beginning = _Parts(np.array([after]), np.array([started])).codes(after, last=False)
-            at = np.unique(self._row[ending]), np.unique(self._column[beginning])
-            self._joined[np.ix_(*at)] = True
 
 
 def merges_alone(tokenizer: Tokenizer) -> bool:

@@ -191,7 +191,13 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
     draws = random.Random(seed)
     characters, next_check, threshold = 0, _CHECK_EVERY, 1
     for batch in text_batches(texts, _CHECK_EVERY):
-        if _repeats(batch, kind):
+        # BERT's parts repeat, in English and in Chinese, where they are characters. GPT-2's do not
+        # in text without spaces, and what is between spaces, with its marks, hardly does.
+        if (
+            sum(text.count(" ") for text in batch) > _SPACED * sum(map(len, batch))
+            if kind == "bytes"
+            else kind == "bert"
+        ):
             parts = cut(batch, kind)
             numbers = np.bincount(parts.which, minlength=len(parts.texts)).tolist()
             for part, number in zip(parts.texts, numbers, strict=True):
@@ -213,17 +219,6 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
     units = sorted(table)
     numbers = np.array([table[unit] for unit in units], dtype=np.int64)
     return UnitCounts(units, numbers, characters, threshold)
-
-
-def _repeats(texts: list[str], kind: Kind) -> bool:
-    """Whether parts repeat so much that to cut them is faster than to find each unit.
-
-    Those of BERT do, in English and in Chinese, where they are characters. GPT-2's do not in text
-    without spaces, and what is between spaces, with its marks, hardly does.
-    """
-    if kind == "bytes":
-        return sum(text.count(" ") for text in texts) > _SPACED * sum(map(len, texts))
-    return kind == "bert"
 
 
 def _thin_table(
