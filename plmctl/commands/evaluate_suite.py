@@ -103,6 +103,7 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     tasks = tasks_of(suite, family, request.tasks, request.data)
     parts = parts_of(suite, family, request.tasks)
     config, task_settings = suite_config(suite, request)
+    # Whatever can be refused is refused before the first run: a suite trains for hours or days.
     check_run(config, config.run, fresh=request.fresh)
     part_runs, missing = planned_parts(config, parts, task_settings)
     planned = entries(config, tasks, recipes_of(suite, family), task_settings, missing)
@@ -121,11 +122,12 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     open_run(config, config.run, fresh=request.fresh)
     count = len(configs) + len(part_runs)
     names = [*(one.part.name for one in part_runs), *runs_of_task]
-    tasks = f"{len(names)} task{'s' if len(names) > 1 else ''} ({', '.join(names)})"
-    say(f"{request.suite}: {tasks}, {count} run{'s' if count > 1 else ''}")
+    what = f"{len(names)} task{'s' if len(names) > 1 else ''} ({', '.join(names)})"
+    say(f"{request.suite}: {what}, {count} run{'s' if count > 1 else ''}")
     with AtWork(Path(config.run)) as work:
         failed = finish_all([one.config for one in part_runs], evaluated)
         failed |= finetune_all(configs, request.jobs) if configs else {}
+        # The table has what is finished, also if a run failed; the same command then runs the rest.
         document = suite_scores(config, suite, family, planned, runs_of_task, part_runs)
         work.promise([f"eval/{request.suite}.json"])
         write_results(Path(config.run), request.suite, document)

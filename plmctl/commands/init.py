@@ -435,6 +435,7 @@ def propose(looked: Profile, corpus: Corpus, budget: Budget, family: str | None)
     gpu = "mps" if torch.backends.mps.is_available() else "cpu"
     device = "cuda" if torch.cuda.is_available() else gpu
     proposal = Proposal(looked, corpus, budget, family or _FAMILY, family is not None, device)
+    # In this order: a setting may look at those before it, and the size comes after all that costs.
     for choose in (
         choose_family,
         choose_tokenizer,

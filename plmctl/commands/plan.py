@@ -101,6 +101,7 @@ def costs(outline: Outline) -> dict[str, Any]:
         flops += (steps.tokens[number + 1] - steps.tokens[number]) * each
     micro = use["micro_batch_size"]
     micros = micro if isinstance(micro, list) else [micro] * len(steps.seq_lens)
+    # Fused kernels do not store attention scores; these grow with the square of the length.
     scores = use["device"] == "cpu" or use["attention"] == "eager"
     kept = KeptActivations(mixed, scores, use["checkpoint_activations"])
     activations = max(
@@ -110,6 +111,7 @@ def costs(outline: Outline) -> dict[str, Any]:
     whole = state_memory(sizes, config.optim.name, mixed=mixed)
     if config.train.average is not None:
         whole["average"] = 4.0 * sizes.parameters
+    # A checkpoint has no gradients; FSDP shares all of the state, but not the activations.
     saved = 4.0 * sizes.parameters + whole["optimizer"] + whole.get("average", 0.0)
     shards = use["processes"] if use["strategy"] == "fsdp" else 1
     memory = {name: size / shards for name, size in whole.items()}
@@ -281,6 +283,7 @@ def _timed_layers(
 
     device = torch.device(use["device"])
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(use["precision"])
+    # The time of a FLOP is that of wider layers, too, which would take longer to time.
     width, outputs = min(_WIDEST, 64 * math.ceil(sizes.width / 64)), min(sizes.outputs, 32_768)
     with torch.device(device):
         inputs = torch.randn(rows, length, width, requires_grad=True)
@@ -321,7 +324,7 @@ def _timed_layers(
                 table.weight[0, 0].item()
             times.append((passed - began, time.perf_counter() - passed))
         optimizer.zero_grad()
-        passes, updates = zip(*times[1:], strict=True)
+        passes, updates = zip(*times[1:], strict=True)  # the first one allocates memory, too
         return statistics.median(passes), statistics.median(updates)
 
     pairs = 12.0 * width * length if sizes.heads else 0.0

@@ -134,7 +134,7 @@ def _pretrain(config: PretrainConfig, peers: Peers, options: StartOptions) -> di
         say_shared(text)
     run = Pretraining.of(prepared, text, peers)
     decision = known_decision(run, fresh=options.fresh)
-    began = time.monotonic()
+    began = time.monotonic()  # a budget of time includes the search for micro-batches
     processes = connected("pretrain", config, prepared.family, text.hashes, options, peers)
     with processes as (accelerator, work):
         counted = _frequency_losses(run) if work is not None else {}
@@ -147,6 +147,7 @@ def _pretrain(config: PretrainConfig, peers: Peers, options: StartOptions) -> di
             _save(prepared, folder, work, model, metrics)
             _complete(config, folder, work, text)
             if (used := Decision.read(folder, config.train)) is not None:
+                # A run that was resumed took longer than this start: its time is not known.
                 lines = (folder / "events").read_text(encoding="utf-8").splitlines()
                 whole = "resumed" not in {str(json.loads(line)["event"]) for line in lines}
                 say(difference(used, time.monotonic() - began if whole else None))

@@ -121,7 +121,7 @@ def run(path: Path, overrides: Sequence[str], request: ScalingRequest, *, as_jso
     prepared = preflight(config)
     maker = SizeMaker(path, tuple(overrides), config, prepared.vocab)
     sizes = requested_sizes(maker, request.sizes)
-    for size in sizes:
+    for size in sizes:  # a size that cannot be trained is refused now, not after the smaller ones
         preflight(size.config)
     text = prepare(config, prepared.encoder)
     if text.valid is None:
@@ -129,6 +129,7 @@ def run(path: Path, overrides: Sequence[str], request: ScalingRequest, *, as_jso
             "data.valid: no document is held out, so there is no loss to fit",
             "increase data.valid, or name validation files",
         )
+    # A ladder that was started keeps its plan, so that its finished rungs still belong to it.
     plan = None if replaces else _kept_plan(out, maker)
     if plan is None:
         plan = make_plan(maker, sizes, budget, request.rungs or 4)
@@ -299,6 +300,7 @@ def analyse(
         losses,
     )
     fitted = Fitted.of(runs)
+    # Predictions may choose sizes that were not trained; too far from those the law says nothing.
     tried = list(plan.sizes)
     for size in maker.candidates():
         if size.parameters > _LARGEST * runs.parameters.max():
@@ -311,6 +313,7 @@ def analyse(
         np.array([size.flops for size in tried]),
     )
     passes = None if maker.config.data.mixture else runs.tokens.max() / text.train.num_tokens
+    # The largest rung gives the speed: small networks use the machine less well.
     largest = rungs[-1]
     seconds = [_seconds(rung) for rung in rungs]
     per_step = largest.tokens / largest.config.train.steps

@@ -364,7 +364,7 @@ class PieceSeams:
         count, longest = letters.shape
         reach = [int((sizes >= size).sum()) for size in range(longest + 2)]
         best = np.full((longest + 1, count), -np.inf)
-        second = best.copy()
+        second = best.copy()  # of another way: where it is nearly as good, the library decides
         begin, piece = np.zeros((2, longest + 1, count), dtype=np.int64)
         best[0] = 0
 
@@ -391,6 +391,7 @@ class PieceSeams:
                 offer(rows[is_piece], start, end, score[is_piece], ids)
                 if end == start + 1:
                     unknown[rows[is_piece]] = False
+            # A character that is no piece by itself can always be the unknown token.
             offer(np.flatnonzero(unknown), start, start + 1, self._unlikely, self._unknown)
         rows, at = np.arange(count), sizes
         columns = [(rows[:0], rows[:0], rows[:0], np.zeros(0, dtype=np.bool_))]

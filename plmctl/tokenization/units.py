@@ -135,6 +135,7 @@ def cut(
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     ends = np.cumsum(sizes)
     begins, filled = (ends - sizes)[sizes > 0], ends[sizes > 0]
+    # Tables answer for the first 65,536 characters; all later ones are treated as the last of these.
     low = np.minimum(code, 0xFFFF) if code is not byte else byte
     cuts = np.append(_cuts_at_spaces(_is_space(kind)[low], code, begins, filled), True)
     within, inner = np.zeros((2, len(code) + 1), dtype=np.bool_)
@@ -145,6 +146,7 @@ def cut(
     elif kind == "bytes":
         sort = character_sorts()[low]
         cuts[1:-1] |= (sort[1:] != sort[:-1]) & (sort[1:] > 0) & (sort[:-1] > 0)
+    # Seams take time for every character, and pay only where much of the text has no spaces.
     far = 0 if code is byte or kind == "bert" else np.count_nonzero(code >= 0x0E00)
     if seams is not None and far > _RARE * len(code):
         within[1:-1], inner[1:-1] = seams(code)
