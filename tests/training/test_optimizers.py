@@ -12,7 +12,7 @@ from plmctl import registry
 from plmctl.config.base import OptimizerConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
-from plmctl.optimizers._updates import orthogonal
+from plmctl.optimizers._muon import orthogonal
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
 from plmctl.training.engine import make_optimizer
 from tests.builders import cpu_engine, stopping_at
