@@ -71,6 +71,7 @@ class AdafactorOnGpu(Flagged, AdafactorOfT5):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """See the base class."""
+        self.updated = ()
         for decay in dict.fromkeys(group["weight_decay"] for group in self.param_groups):
             groups = [group for group in self.param_groups if group["weight_decay"] == decay]
             parameters = [parameter for group in groups for parameter in group["params"]]
@@ -80,8 +81,8 @@ class AdafactorOnGpu(Flagged, AdafactorOfT5):
     def _factors(self, parameter: Tensor) -> bool:
         return self._get_options(self.param_groups[0], parameter.shape)[0]
 
-    def _counted(self, parameter: Tensor) -> dict[str, Any]:
-        """Its state, with this update in the count."""
+    def _started(self, parameter: Tensor) -> dict[str, Any]:
+        """Its state, which may be new."""
         state, shape = self.state[parameter], parameter.shape
         if not state:
             state["step"] = 0
@@ -91,12 +92,11 @@ class AdafactorOnGpu(Flagged, AdafactorOfT5):
             else:
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
             state["RMS"] = parameter.new_zeros(())
-        state["step"] += 1
         return state
 
     def _update_batch(self, batch: list[Tensor], group: dict[str, Any]) -> None:
-        states, gradients = [self._counted(p) for p in batch], gradients_of(batch)
-        share = float(states[0]["step"]) ** group["decay_rate"]
+        states, gradients = [self._started(p) for p in batch], gradients_of(batch)
+        share = self.count(states) ** group["decay_rate"]
         vector = flattened(gradients).square_().add_(group["eps"][0])
         parts = stacks(vector, batch)
         self._take_roots(vector, parts, states, share)

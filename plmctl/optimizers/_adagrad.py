@@ -16,10 +16,10 @@ class AdagradOnGpu(Flagged, Adagrad):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """One update; there is no closure in this project."""
+        self.updated = ()
         for group in self.param_groups:
             for batch in self.batches(group["params"]):
-                for parameter in batch:
-                    self.state[parameter]["step"] += 1
+                self.count([self.state[parameter] for parameter in batch])
                 sums = [self.state[parameter]["sum"] for parameter in batch]
                 gradients = gradients_of(batch)
                 if group["weight_decay"]:

@@ -25,16 +25,24 @@ class Flagged:
     Attributes:
         found_inf: Named as PyTorch's; 1: the update changes neither weights nor states. None: every
             update is made.
+        updated: The states of the last update whose ``step`` the host counts.
     """
 
     found_inf: Tensor | None = None
     state: dict[Tensor, dict[str, Any]]
+    updated: tuple[dict[str, Any], ...] = ()
+
+    def count(self, states: list[dict[str, Any]]) -> float:
+        """Count one more update of states that had as many; how many they have now."""
+        for state in states:
+            state["step"] += 1
+        self.updated += tuple(states)
+        return float(states[0]["step"])
 
     def uncount(self, updates: int) -> None:
-        """Take back from the counters on the host the updates that the device has left out."""
-        for state in self.state.values():
-            if "step" in state:
-                state["step"] -= updates
+        """Take back from the counts of the host the updates that the device has left out."""
+        for state in self.updated:
+            state["step"] -= updates
 
     def batches(
         self, parameters: Iterable[Tensor], last: Callable[[Tensor], bool] = lambda _: False

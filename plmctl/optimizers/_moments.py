@@ -55,16 +55,17 @@ class Moments(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    _update(parameter, self._counted(parameter), group)
+                    state = self._started(parameter)
+                    state["step"] += 1
+                    _update(parameter, state, group)
 
-    def _counted(self, parameter: Tensor) -> dict[str, Any]:
-        """Its state, with this update in the count."""
+    def _started(self, parameter: Tensor) -> dict[str, Any]:
+        """Its state, which may be new."""
         state = self.state[parameter]
         if not state:
             state["step"] = torch.tensor(0.0)  # on the CPU, so that reading it waits for no device
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
-        state["step"] += 1
         return state
 
 
@@ -100,13 +101,14 @@ class MomentsOnGpu(Flagged, Moments):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """See the base class."""
+        self.updated = ()
         for group in self.param_groups:
             for batch in self.batches(group["params"]):
                 self._update_batch(batch, group)
 
     def _update_batch(self, batch: list[Tensor], group: dict[str, Any]) -> None:
-        states = [self._counted(parameter) for parameter in batch]
-        (beta1, beta2), updates = group["betas"], states[0]["step"].item()
+        states = [self._started(parameter) for parameter in batch]
+        (beta1, beta2), updates = group["betas"], self.count(states)
         factor = root = 1.0
         if group["bias_correction"]:
             root = (1 - beta2**updates) ** 0.5

@@ -161,13 +161,13 @@ def orthogonal(matrices_NRC: Tensor) -> Tensor:
         matrices_NRC: N matrices of R rows and C columns.
     """
     a, b, c = _NEWTON_SCHULZ
-    on_gpu = matrices_NRC.device.type == "cuda"
-    x = matrices_NRC.to(torch.bfloat16 if on_gpu else torch.float32)
+    in_fp32 = matrices_NRC.device.type in ("cpu", "mps")
+    x = matrices_NRC.to(torch.float32 if in_fp32 else torch.bfloat16)
     tall = x.shape[1] > x.shape[2]
     if tall:
         x = x.mT
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    if x.shape[2] >= 2 * x.shape[1] and not on_gpu:
+    if x.shape[2] >= 2 * x.shape[1] and in_fp32:
         x = _five_steps(x @ x.mT) @ x
     else:
         for _ in range(5):

@@ -110,12 +110,13 @@ CASES: dict[str, tuple[OptimizerConfig, Rule]] = {
 }
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_updates_are_those_of_the_formula(case: str) -> None:
+def test_updates_are_those_of_the_formula(case: str, on_gpu: bool) -> None:
     """In float64: three of them closely, and after a hundred by the distance that was covered."""
     settings, rule = CASES[case]
     network, rng = Small(), np.random.default_rng(0)
-    optimizer = make_optimizer(settings, network, fused=False)
+    optimizer = make_optimizer(settings, network, fused=on_gpu)
     expected = {n: p.detach().double().numpy() for n, p in network.named_parameters()}
     start, states = expected.copy(), {name: dict[str, object]() for name in expected}
     for t in range(1, 101):
