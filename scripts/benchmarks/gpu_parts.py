@@ -215,7 +215,6 @@ def pairs(families: list[str]) -> list[tuple[str, str]]:
 
 def beside_cpu(family: str, objective: str, device: str, precision: str) -> Facts:
     """The largest relative difference of losses and gradient norms from a CPU's in float32."""
-    torch.backends.cudnn.allow_tf32 = precision != "fp32"
     there, waits = _three_steps(family, objective, device, precision)
     cpu, _ = _three_steps(family, objective, "cpu", "fp32")
     difference = max(abs(a - b) / max(abs(b), 1e-9) for a, b in zip(there, cpu, strict=True))
