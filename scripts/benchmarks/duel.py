@@ -253,9 +253,13 @@ def markdown_table(rows: list[tuple[str, ...]]) -> str:
 
 def rows_text(result: Results, rows: list[tuple[str, ...]]) -> str:
     """The rows of a result as columns of text, and what other programs did meanwhile."""
+    return f"{columns(rows)}\n{machine_text(result)}"
+
+
+def columns(rows: list[tuple[str, ...]]) -> str:
+    """Rows of cells as columns of text."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
+    return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
-    ]
-    return "\n".join([*lines, machine_text(result)])
+    )
