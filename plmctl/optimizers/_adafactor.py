@@ -83,7 +83,8 @@ class AdafactorOnGpu(Flagged, AdafactorOfT5):
 
     def _started(self, parameter: Tensor) -> dict[str, Any]:
         """Its state, which may be new."""
-        state, shape = self.state[parameter], parameter.shape
+        state: dict[str, Any] = self.state[parameter]
+        shape = parameter.shape
         if not state:
             state["step"] = 0
             if self._factors(parameter):

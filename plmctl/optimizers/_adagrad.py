@@ -15,7 +15,7 @@ class AdagradOnGpu(Flagged, Adagrad):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update; there is no closure in this project."""
+        """One update; there is no closure in this project, nor a decay of the rate."""
         self.updated = ()
         for group in self.param_groups:
             for batch in self.batches(group["params"]):
@@ -23,9 +23,9 @@ class AdagradOnGpu(Flagged, Adagrad):
                 sums = [self.state[parameter]["sum"] for parameter in batch]
                 gradients = gradients_of(batch)
                 if group["weight_decay"]:
-                    gradients = torch._foreach_add(gradients, batch, alpha=group["weight_decay"])
-                squares = torch._foreach_mul(gradients, gradients)
-                move(sums, list(squares), -1.0, self.found_inf)
+                    decay = group["weight_decay"]
+                    gradients = list(torch._foreach_add(gradients, batch, alpha=decay))
+                move(sums, list(torch._foreach_mul(gradients, gradients)), -1.0, self.found_inf)
                 roots = list(torch._foreach_sqrt(sums))
                 if group["eps"]:
                     torch._foreach_add_(roots, group["eps"])

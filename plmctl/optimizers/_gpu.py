@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 _LARGEST = 2**28  # elements of a batch: 1 GB of float32, a copy of which an update needs
 
 
-class Flagged:
+class Flagged(Optimizer):
     """An optimizer that reads a flag on the device: the host need not know whether to call it.
 
     Attributes:
@@ -29,7 +30,6 @@ class Flagged:
     """
 
     found_inf: Tensor | None = None
-    state: dict[Tensor, dict[str, Any]]
     updated: tuple[dict[str, Any], ...] = ()
 
     def count(self, states: list[dict[str, Any]]) -> float:

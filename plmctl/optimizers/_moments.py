@@ -61,7 +61,7 @@ class Moments(Optimizer):
 
     def _started(self, parameter: Tensor) -> dict[str, Any]:
         """Its state, which may be new."""
-        state = self.state[parameter]
+        state: dict[str, Any] = self.state[parameter]
         if not state:
             state["step"] = torch.tensor(0.0)  # on the CPU, so that reading it waits for no device
             state["exp_avg"] = torch.zeros_like(parameter)
