@@ -231,7 +231,6 @@ def _three_steps(
     results: list[float] = []
     waits = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        torch.manual_seed(0)
         network, examples = tiny_world(family, objective, store, Path(folder))
         engine = engine_of(network, device, precision)
         batches = StepBatches(examples, Slicing(16, 8), 7)
@@ -294,17 +293,17 @@ def _kernels(work: Callable[[], Any], cuda: bool, *, top: int) -> Facts:
         if cuda:
             torch.cuda.synchronize()
     kind = torch.autograd.DeviceType.CUDA if cuda else torch.autograd.DeviceType.CPU
-    found = [
+    events = [
         (event.self_device_time_total if cuda else event.self_cpu_time_total, event)
         for event in profiler.key_averages()
         if event.device_type == kind and not event.is_user_annotation
     ]
-    found.sort(key=lambda each: -each[0])
+    events.sort(key=lambda each: -each[0])
     return {
-        "kernels": sum(event.count for _, event in found if not event.key.startswith("Mem")),
-        "busy_ms": sum(each for each, _ in found) / 1e3,
+        "kernels": sum(event.count for _, event in events if not event.key.startswith("Mem")),
+        "busy_ms": sum(each for each, _ in events) / 1e3,
         "longest": [
-            f"{e.key[:100]} {e.count} x {us / e.count / 1e3:.3f} ms" for us, e in found[:top]
+            f"{e.key[:100]} {e.count} x {us / e.count / 1e3:.3f} ms" for us, e in events[:top]
         ],
     }
 
@@ -418,8 +417,8 @@ def stock(args: argparse.Namespace, training: Training, *, compiled: bool) -> Fa
     model, _ = pretraining.network(options)
     if work == "t5":
         examples = pretraining.objective(options)
-        made = pretraining.batches_of(options, examples, _WARM + count)
-        inputs = [pretraining.stock_batch(options, batch) for batch in made]
+        batches = pretraining.batches_of(options, examples, _WARM + count)
+        inputs = [pretraining.stock_batch(options, batch) for batch in batches]
         for _ in plain_steps(options, model, inputs):
             ticks.tick()
     else:
