@@ -172,7 +172,7 @@ def _bits(args: argparse.Namespace, report: Report) -> None:
 def _resume(args: argparse.Namespace, report: Report) -> None:
     for training in TRAININGS[:2]:
         if training.family in args.families:
-            run = partial(parts.resumed, args, training)
+            run = partial(parts.bits, args, training, 128, "eager", True, stop=3)
             report.attempt("resume", f"{training.family}, deterministic", 4, run)
 
 
