@@ -499,7 +499,7 @@ def results_table(demo: Demo, document: Mapping[str, Any]) -> Table:
 
 
 def _spread(values: Sequence[float], sign: str = "") -> str:
-    """Without spaces: a table of several seeds has room in 80 columns."""
+    """Mean and spread without spaces, so that a table of several seeds has room in 80 columns."""
     mean = f"{statistics.fmean(values):{sign}.3f}"
     return mean if len(values) == 1 else f"{mean}±{statistics.stdev(values):.3f}"
 

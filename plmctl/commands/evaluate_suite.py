@@ -622,7 +622,7 @@ def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]
 
 
 def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the suite's averages for which every column has a value."""
+    """The suite's averages for which every column has a value."""
     values = {column["name"]: column["value"] for column in columns}
     errors = {column["name"]: column["se"] for column in columns if column["se"] is not None}
     result = []

@@ -86,7 +86,7 @@ class ModelConfig(Model):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the sizes that ``init_from`` decides: the defaults are not the model's."""
+        """The config without sizes that ``init_from`` decides: the defaults are not the model's."""
         document: dict[str, Any] = handler(self)
         if self.init_from is None:
             return document

@@ -100,7 +100,7 @@ def look_alikes(names: Iterable[str]) -> list[list[str]]:
 
 
 def look_alikes_of(name: str, names: Iterable[str]) -> list[str]:
-    """Those of the names that look like another one."""
+    """The names that look like another one."""
     groups = look_alikes({name, *names})
     return [one for group in groups if name in group for one in group if one != name]
 

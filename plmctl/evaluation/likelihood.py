@@ -366,7 +366,7 @@ class MaskedLikelihood(Likelihood):
 
     @property
     def sentence_length(self) -> int:
-        """Without the two special tokens."""
+        """The length without the two special tokens."""
         return self.model.context - 2
 
     def score(self, texts: Sequence[TokenizedText], options: ScoringOptions) -> TextScores:

@@ -66,7 +66,7 @@ class Bert(EncoderFamily, config=Config):
 
     @classmethod
     def initialize_head(cls, head: nn.Module, network: PreTrainedConfig) -> None:
-        """From a truncated normal distribution, as the published code of finetuning."""
+        """Draw a head from a truncated normal distribution, as the published finetuning code."""
         from plmctl.models.parameters import truncated_normal_
 
         config: Any = network

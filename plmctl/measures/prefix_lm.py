@@ -18,5 +18,5 @@ class PrefixLM(ObjectiveMeasure[Config], config=Config):
     OBJECTIVE = "prefix_lm"
 
     def objective_fields(self, model: LoadedModel) -> dict[str, Any]:
-        """Without the z-loss."""
+        """The options of the objective, without the z-loss."""
         return {"z_loss": 0.0}

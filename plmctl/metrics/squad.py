@@ -211,7 +211,7 @@ def _chinese_exact(prediction: str, reference: str) -> float:
 
 
 def _chinese_f1(prediction: str, reference: str) -> float:
-    """From the longest run of units that both have, not from all that they share.
+    """F1 of the longest run of units that both have, not of all that they share.
 
     CMRC's questions all have answers; to one that has none, silence is right here.
     """

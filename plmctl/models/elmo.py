@@ -719,7 +719,7 @@ def _published_tensors(config: ElmoConfig, read: Read) -> dict[str, Tensor]:
 
 
 def _published_embedding(published: NDArray[np.float32]) -> NDArray[np.float32]:
-    """With the row of padding before the 261."""
+    """The published embedding with the row of padding before its 261."""
     if len(published) != SYMBOLS - 1:
         raise KeyError(f"char_embed has {len(published)} rows, not {SYMBOLS - 1}")
     return np.concatenate([np.zeros_like(published[:1]), published])

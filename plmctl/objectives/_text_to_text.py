@@ -214,7 +214,7 @@ class Segments(ObjectiveExamples[TextToTextConfig]):
 
     @property
     def counted_terms(self) -> tuple[str, ...]:
-        """Without z_loss."""
+        """The loss terms without z_loss."""
         return self.loss_terms[:1]
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:

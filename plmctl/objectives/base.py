@@ -138,7 +138,7 @@ class ObjectiveExamples(StoreExamples, Generic[C]):
 
     @property
     def loss_terms(self) -> tuple[str, ...]:
-        """Those of its objective."""
+        """The loss terms of its objective."""
         return self.objective.LOSS_TERMS
 
     def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:

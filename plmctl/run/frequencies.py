@@ -85,7 +85,7 @@ def _targets(batches: Iterable[Batch]) -> dict[str, Ints]:
 
 
 def _cross_entropy(counts: Floats, targets: Ints) -> float:
-    """In nats, of targets [N] by counts [V]; what was not seen counts ``_UNSEEN``."""
+    """Cross-entropy in nats of targets [N] by counts [V]; what was not seen counts ``_UNSEEN``."""
     smooth = np.where(counts > 0, counts, _UNSEEN)
     return float(-np.log(smooth[targets] / smooth.sum()).mean())
 

@@ -462,7 +462,7 @@ def _is_known(host: str) -> bool:
 
 @contextmanager
 def _passing_signals_on() -> Iterator[None]:
-    """Inside the context, pass this process's signals on to the processes, and wait for them.
+    """Pass this process's signals on to the processes inside the context, and wait for them.
 
     PyTorch's launcher also does so, but kills a process that takes more than 30 seconds to save. It
     starts each process in a separate session, so that Ctrl-C does not reach them by itself.

@@ -44,7 +44,7 @@ class StopAsked(Exception):  # noqa: N818  # a request, not an error
 
 
 class StopRequest:
-    """Inside the context, the signals set a flag; the loop saves and stops after its step.
+    """A flag that the signals set inside the context; the loop saves and stops after its step.
 
     A second Ctrl-C stops immediately.
     """
@@ -77,7 +77,7 @@ class StopRequest:
 
 @contextmanager
 def stopping_at_once() -> Iterator[None]:
-    """Inside the context, the signals raise ``Preempted`` immediately.
+    """Let the signals raise ``Preempted`` immediately inside the context.
 
     For work whose finished pieces are on disk (preparing text), and for work that is quick to
     repeat (reading rows, building a network). A second Ctrl-C raises ``KeyboardInterrupt``.

@@ -219,7 +219,7 @@ class Suite:
     def nearest(
         self, family: str, shape: tuple[int, int] | None, count: int
     ) -> tuple[Published, ...]:
-        """Those to show beside a model: those of the same size first, then those on dev rows."""
+        """The results to show beside a model: the same size first, then those on dev rows."""
         rows = list(self.beside(family))
         same = shape is not None
         rows.sort(key=lambda row: (not (same and row.shape == shape), row.split != "dev"))

@@ -132,7 +132,7 @@ class QuestionAnswering(Task[Config], config=Config):
         return (self.config.context,)
 
     def with_tuned_values(self, results: Mapping[str, Any]) -> ScoredConfig:
-        """With the no-answer threshold that was tuned on the validation rows."""
+        """The config with the no-answer threshold that was tuned on the validation rows."""
         config, threshold = self.config, results.get("null_threshold")
         if not config.version2 or config.null_threshold != "tune" or threshold is None:
             return config
@@ -728,7 +728,7 @@ def pieces_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Without the space around it; a piece of nothing else lies at its end."""
+    """The piece without the space around it; a piece of nothing else lies at its end."""
     inside = text[start:end]
     bare = inside.strip()
     if len(bare) == len(inside):

@@ -596,11 +596,11 @@ class EncoderDecoderFormat:
         return required_token_id(self.tokenizer.eos_token_id)
 
     def sources(self, texts: Sequence[str], longest: int) -> tuple[TokenRows, CutRows]:
-        """With end tokens."""
+        """Token ids with the end token."""
         return with_end_token(self.tokenizer, texts, longest)
 
     def targets(self, texts: Sequence[str], longest: int) -> tuple[TokenRows, CutRows]:
-        """With end tokens."""
+        """Token ids with the end token."""
         return with_end_token(self.tokenizer, texts, longest)
 
     def batch(self, sources: Sequence[Any], targets: Sequence[Any] | None) -> Batch:
@@ -627,7 +627,7 @@ class EncoderDecoderFormat:
         return _unpadded(batch.inputs["input_ids"], batch.inputs["attention_mask"].sum(1))
 
     def special_ids(self, config: Any) -> SpecialIds:
-        """Those of the network's config, which has T5's own wherever the folder comes from."""
+        """The ids of the network's config, which has T5's own wherever the folder comes from."""
         from plmctl.models.heads.text_generation import SpecialIds
 
         ends, start = (config.eos_token_id,), (config.decoder_start_token_id,)
@@ -666,13 +666,13 @@ class DecoderOnlyFormat:
         return self.layout.after[-1]
 
     def sources(self, texts: Sequence[str], longest: int) -> tuple[TokenRows, CutRows]:
-        """With what stands before the source and between it and the target."""
+        """Token ids of the sources, with what stands before them and before the targets."""
         before, between = self.layout.before, self.layout.between
         encoded, cut = self._kept(texts, longest - len(before) - len(between))
         return tuple((*before, *row, *between) for row in encoded), cut
 
     def targets(self, texts: Sequence[str], longest: int) -> tuple[TokenRows, CutRows]:
-        """With end tokens."""
+        """Token ids with the end token."""
         encoded, cut = self._kept(texts, longest - len(self.layout.after))
         return tuple((*row, *self.layout.after) for row in encoded), cut
 

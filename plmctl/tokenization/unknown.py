@@ -49,7 +49,7 @@ class Unknown:
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any] | None) -> Unknown:
-        """From what a manifest has; a store of an earlier version has nothing."""
+        """The counts in a manifest; a store of an earlier version has none."""
         facts = facts or {}
         characters, unknown, long = (
             int(facts.get(name, 0)) for name in ("characters", "unknown", "long")

@@ -82,7 +82,7 @@ class Engine:
         )
 
     def averaged(self, step: int) -> AbstractContextManager[None]:
-        """Within the block the network has the average of its weights, if there is one."""
+        """Give the network the average of its weights within the block, if there is one."""
         return nullcontext() if self.average is None else self.average.in_network(step)
 
 

@@ -277,7 +277,7 @@ class RealPositions:
 
     @classmethod
     def of(cls, mask: Tensor) -> RealPositions | None:
-        """Those where a mask [B, L] is not 0; None: there is too little padding to gain anything.
+        """The positions where a mask [B, L] is not 0; None: too little padding to gain anything.
 
         Under bf16 also as much padding as makes their number a round one. It waits for a GPU.
         """

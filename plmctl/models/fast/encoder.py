@@ -34,7 +34,7 @@ class _Partial(PartialEncoder):
     def at_positions(
         self, body: Any, positions: Tensor, inputs: dict[str, Tensor]
     ) -> tuple[dict[str, Any], Tensor]:
-        """For the function ``encode``; on a CPU only: on a GPU the host would wait."""
+        """The inputs for ``encode``; on a CPU only: on a GPU the host would wait."""
         rows, length = inputs["input_ids"].shape
         if not self.needs:
             return self._options(body, inputs["attention_mask"], None), positions
@@ -43,7 +43,7 @@ class _Partial(PartialEncoder):
         return options, slots_K if "wanted_BQ" in options else positions
 
     def at_first_tokens(self, body: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
-        """For the function ``first_tokens_only``."""
+        """The inputs for ``first_tokens_only``."""
         mask = inputs["attention_mask"].flatten(0, -2)  # a row of options is a row for each of them
         return self._options(body, mask, mask.new_zeros(len(mask), 1) if self.needs else None)
 

@@ -99,7 +99,7 @@ def choose_with_encoder(model: Any, options: Tensor, **inputs: Tensor) -> dict[s
 
 
 def _known_inputs(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without segments where the network has one only (RoBERTa) or none (DistilBERT)."""
+    """The inputs without segments if the network has one only (RoBERTa) or none (DistilBERT)."""
     if getattr(model.config, "type_vocab_size", None) in (None, 1):
         return {name: value for name, value in inputs.items() if name != "token_type_ids"}
     return inputs
