@@ -591,8 +591,8 @@ def write_environment(
 
 def versions() -> dict[str, str]:
     """Versions of the packages that can change a result."""
-    found = {name: installed_version(name) for name in _PACKAGES}
-    return {"plmctl": __version__, **{name: each for name, each in found.items() if each}}
+    numbers = {name: installed_version(name) for name in _PACKAGES}
+    return {"plmctl": __version__, **{name: each for name, each in numbers.items() if each}}
 
 
 def _git_commit() -> str | None:

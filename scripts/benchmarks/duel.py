@@ -26,8 +26,6 @@ _NAMES = {
     "peak_mb": ("peak memory, MB", 0),
     "first_step": ("first step after, s", 1),
     "seconds": ("seconds", 1),
-    "mfu": ("utilisation (MFU)", 3),
-    "waits": ("waits for the GPU per step", 1),
     "disk_mb": ("on disk, MB", 1),
     "vocabulary": ("vocabulary", 0),
 }

@@ -10,7 +10,7 @@ bits         six steps twice from one start: the same bits?
 resume       six steps with and without a stop: the same bits?
 
 A stage that has used its share of ``--seconds`` skips what is left of it; what fails is a line, and
-the next goes on. ``gpu_parts`` has what a stage runs.
+the next case follows. ``gpu_parts`` has what a stage runs.
 """
 
 import argparse
@@ -74,7 +74,7 @@ class Report:
         began = time.time()
         try:
             facts = work()
-        except Exception as error:  # noqa: BLE001  # whatever a new device does, the next case goes on
+        except Exception as error:  # noqa: BLE001  # whatever a new device does, the next case follows
             frames = traceback.extract_tb(error.__traceback__)[-6:]
             facts = {
                 "error": f"{type(error).__name__}: {str(error)[:300]}",
@@ -172,7 +172,7 @@ def _bits(args: argparse.Namespace, report: Report) -> None:
 def _resume(args: argparse.Namespace, report: Report) -> None:
     for training in TRAININGS[:2]:
         if training.family in args.families:
-            run = partial(parts.resumed, args, training)
+            run = partial(parts.bits, args, training, 128, "eager", True, stop=3)
             report.attempt("resume", f"{training.family}, deterministic", 4, run)
 
 
@@ -199,15 +199,15 @@ _COLUMNS = {
 
 def tables(result: dict[str, Any]) -> list[list[tuple[str, ...]]]:
     """A table per stage, with the columns that it has."""
-    found = []
+    result_tables = []
     for stage in STAGES[1:]:
         lines = [line for line in result["lines"] if line["stage"] == stage]
         columns = [key for key in _COLUMNS if any(key in line for line in lines)]
         if columns:
             rows = [(stage, *(_COLUMNS[key][0] for key in columns))]
             rows += [(line["of"], *(_cell(line, key) for key in columns)) for line in lines]
-            found.append(rows)
-    return found
+            result_tables.append(rows)
+    return result_tables
 
 
 def _cell(line: dict[str, Any], key: str) -> str:

@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +72,10 @@ class Training(NamedTuple):
     seconds: dict[str, float]
     beside_stock: bool = False
 
+    def sizes(self, args: argparse.Namespace) -> tuple[int, int, int]:
+        """Rows, their tokens, vocabulary."""
+        return (4, 32, 1000) if args.size == "tiny" else (self.rows, self.length, self.vocab)
+
 
 _SHORT = {"eager": 12, "layers": 20, "compiled": 55}
 TRAININGS = (
@@ -119,14 +123,9 @@ def network_of(config: PretrainConfig, vocab: int, device: str) -> Network:
 
 
 def engine_of(
-    network: Network,
-    device: str,
-    precision: str,
-    *,
-    optim: OptimizerConfig | None = None,
-    way: str = "eager",
-    deterministic: bool = False,
-) -> Engine:
+    network: Network, device: str, precision: str, *, optim: OptimizerConfig | None = None,
+    way: str = "eager", deterministic: bool = False,
+) -> Engine:  # fmt: skip
     """An engine that trains; on a CPU "compiled" is traced, and run as it is."""
     compute = ComputeConfig(
         device=device, precision=precision, compile=way == "compiled", deterministic=deterministic
@@ -149,9 +148,8 @@ def batches_of(
     config: PretrainConfig, vocab: int, rows: int, length: int, count: int, micro: int = 0
 ) -> tuple[Any, list[Any]]:
     """The examples of its objective over random sentences, and the micro-batches of steps."""
-    documents = random_documents(
-        0, (10, vocab - 110), documents=200, sentences=(40, 60), tokens=(5, 40)
-    )
+    sizes: Any = {"documents": 200, "sentences": (40, 60), "tokens": (5, 40)}
+    documents = random_documents(0, (10, vocab - 110), **sizes)
     ids = Vocab(vocab, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5,
                 sentinels=tuple(range(vocab - 1, vocab - 101, -1)))  # fmt: skip
     store = TokenStore.from_lists(documents, vocab)
@@ -223,15 +221,12 @@ def beside_cpu(family: str, objective: str, device: str, precision: str) -> Fact
 
 
 @cache
-def _three_steps(
-    family: str, objective: str, device: str, precision: str
-) -> tuple[list[float], Counter[str]]:
+def _three_steps(family: str, objective: str, device: str, precision: str) -> Any:
     """Loss and gradient norm of each, and where the host waited."""
     store = TokenStore.from_lists(random_documents(0, (6, 100)), 120)
     results: list[float] = []
     waits = Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
-        torch.manual_seed(0)
         network, examples = tiny_world(family, objective, store, Path(folder))
         engine = engine_of(network, device, precision)
         batches = StepBatches(examples, Slicing(16, 8), 7)
@@ -294,19 +289,15 @@ def _kernels(work: Callable[[], Any], cuda: bool, *, top: int) -> Facts:
         if cuda:
             torch.cuda.synchronize()
     kind = torch.autograd.DeviceType.CUDA if cuda else torch.autograd.DeviceType.CPU
-    found = [
+    events = [
         (event.self_device_time_total if cuda else event.self_cpu_time_total, event)
         for event in profiler.key_averages()
         if event.device_type == kind and not event.is_user_annotation
     ]
-    found.sort(key=lambda each: -each[0])
-    return {
-        "kernels": sum(event.count for _, event in found if not event.key.startswith("Mem")),
-        "busy_ms": sum(each for each, _ in found) / 1e3,
-        "longest": [
-            f"{e.key[:100]} {e.count} x {us / e.count / 1e3:.3f} ms" for us, e in found[:top]
-        ],
-    }
+    events.sort(key=lambda each: -each[0])
+    kernels = sum(event.count for _, event in events if not event.key.startswith("Mem"))
+    longest = [f"{e.key[:100]} {e.count} x {us / e.count / 1e3:.3f} ms" for us, e in events[:top]]
+    return {"kernels": kernels, "busy_ms": sum(us for us, _ in events) / 1e3, "longest": longest}
 
 
 # --- speed ---
@@ -318,7 +309,7 @@ def speed(args: argparse.Namespace, training: Training, way: str, flops: dict[st
     Args:
         flops: Of a step of each training; the eager way counts them.
     """
-    rows, length, vocab = _sizes(args, training)
+    rows, length, vocab = training.sizes(args)
     cuda, tiny = args.device == "cuda", args.size == "tiny"
     count = 2 if tiny else _MEASURED
     config = config_of(f"pretrain/{training.config}", tiny=tiny, dropout=not tiny)
@@ -335,9 +326,8 @@ def speed(args: argparse.Namespace, training: Training, way: str, flops: dict[st
             first = time.perf_counter() - began
     marks = [_mark(cuda)]
     for number in range(count):
-        done = compute_gradient(
-            engine, examples, steps[number % _WARM], 1.0, number, stopping=False
-        )
+        batches = steps[number % _WARM]
+        done = compute_gradient(engine, examples, batches, 1.0, number, stopping=False)
         marks.append(_mark(cuda))
         update(engine, done)
         marks.append(_mark(cuda))
@@ -360,13 +350,6 @@ def speed(args: argparse.Namespace, training: Training, way: str, flops: dict[st
         facts["tflop"] = flops[training.title] / 1e12
         facts["mfu"] = facts["tflop"] / (whole / 1e3) / peak
     return facts
-
-
-def _sizes(args: argparse.Namespace, training: Training) -> tuple[int, int, int]:
-    """Rows, their tokens and the vocabulary."""
-    return (
-        (4, 32, 1000) if args.size == "tiny" else (training.rows, training.length, training.vocab)
-    )
 
 
 def _peak(args: argparse.Namespace) -> float | None:
@@ -403,7 +386,7 @@ def stock(args: argparse.Namespace, training: Training, *, compiled: bool) -> Fa
     from benchmarks import pretraining
     from benchmarks.stepping import plain_steps
 
-    rows, length, vocab = _sizes(args, training)
+    rows, length, vocab = training.sizes(args)
     cuda, count = args.device == "cuda", _MEASURED if args.size != "tiny" else 2
     work = {"bert": "mlm", "gpt2": "clm", "t5": "t5"}[training.family]
     size = "tiny" if args.size == "tiny" else training.config.rpartition("-")[2]
@@ -418,8 +401,8 @@ def stock(args: argparse.Namespace, training: Training, *, compiled: bool) -> Fa
     model, _ = pretraining.network(options)
     if work == "t5":
         examples = pretraining.objective(options)
-        made = pretraining.batches_of(options, examples, _WARM + count)
-        inputs = [pretraining.stock_batch(options, batch) for batch in made]
+        batches = pretraining.batches_of(options, examples, _WARM + count)
+        inputs = [pretraining.stock_batch(options, batch) for batch in batches]
         for _ in plain_steps(options, model, inputs):
             ticks.tick()
     else:
@@ -433,64 +416,37 @@ def stock(args: argparse.Namespace, training: Training, *, compiled: bool) -> Fa
 # --- bits, resume ---
 
 
-class _Start(NamedTuple):
-    """A tiny run before its first step, with dropout."""
-
-    engine: Engine
-    examples: Any
-    steps: list[Any]
-
-    def take(self, *numbers: int) -> list[float]:
-        """The losses of these steps."""
-        done = [one_step(self.engine, self.examples, self.steps[n], n) for n in numbers]
-        return [each.read().loss for each in done]
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        """On the host."""
-        named = self.engine.trained().network.named_parameters()
-        return {name: weight.detach().cpu().clone() for name, weight in named}
-
-
-def _start(
-    args: argparse.Namespace, training: Training, length: int, way: str, deterministic: bool
-) -> _Start:
-    torch._dynamo.reset()
+def bits(
+    args: argparse.Namespace, training: Training, length: int, way: str,
+    deterministic: bool, stop: int | None = None,
+) -> Facts:  # fmt: skip
+    """Whether two runs from one start are equal, of which the second may have a stop."""
     compiler.deterministic = deterministic  # as its variable, which is read at import
+    runs = [_tiny_run(args, training, length, way, deterministic, at) for at in (None, stop)]
+    (losses, weights), (others, there) = runs
+    different = [name for name, weight in weights.items() if not torch.equal(weight, there[name])]
+    facts = {"losses": losses == others, "other_weights": len(different), "first": different[:3]}
+    return {"equal": losses == others and not different, **facts}
+
+
+def _tiny_run(
+    args: argparse.Namespace, training: Training, length: int, way: str,
+    deterministic: bool, stop: int | None,
+) -> tuple[list[float], dict[str, torch.Tensor]]:  # fmt: skip
+    """The losses and the last weights of a run with dropout, continued from its checkpoint."""
     config = config_of(f"pretrain/{training.config}", tiny=True)
     rows, length = (32, length) if args.device == "cuda" else (4, length // 4)
     examples, steps = batches_of(config, 2000, rows, length, _BITS, micro=rows // 2)
-    network = network_of(config, 2000, "cpu")
-    engine = engine_of(network, args.device, args.precision, way=way, deterministic=deterministic)
-    return _Start(engine, examples, steps)
-
-
-def bits(
-    args: argparse.Namespace, training: Training, length: int, way: str, deterministic: bool
-) -> Facts:
-    """Two runs from one start."""
-    runs = [_start(args, training, length, way, deterministic) for _ in range(2)]
-    losses = [run.take(*range(_BITS)) for run in runs]
-    return _equality(losses, [run.weights() for run in runs])
-
-
-def resumed(args: argparse.Namespace, training: Training) -> Facts:
-    """A run without a stop, and one that is continued from the checkpoint of its third step."""
-    whole, before, after = (_start(args, training, 128, "eager", True) for _ in range(3))
-    losses = whole.take(*range(_BITS))
-    start = before.take(0, 1, 2)
-    with tempfile.TemporaryDirectory() as folder:
-        saved = Checkpoints(Path(folder) / "checkpoints", 1).save(3, before.engine.trained(), {})
-        restore(saved, after.engine.trained())
-    there = start + after.take(3, 4, 5)
-    return _equality([losses, there], [whole.weights(), after.weights()])
-
-
-def _equality(losses: list[list[float]], weights: list[dict[str, torch.Tensor]]) -> Facts:
-    other = [n for n, weight in weights[0].items() if not torch.equal(weight, weights[1][n])]
-    equal = losses[0] == losses[1] and not other
-    return {
-        "equal": equal,
-        "other_weights": len(other),
-        "weights": len(weights[0]),
-        "first": other[:3],
-    }
+    start = partial(engine_of, device=args.device, precision=args.precision, way=way,
+                    deterministic=deterministic)  # fmt: skip
+    torch._dynamo.reset()
+    engine, done = start(network_of(config, 2000, "cpu")), []
+    for number, batches in enumerate(steps):
+        if number == stop:
+            with tempfile.TemporaryDirectory() as folder:
+                saved = Checkpoints(Path(folder) / "all", 1).save(number, engine.trained(), {})
+                engine = start(network_of(config, 2000, "cpu"))
+                restore(saved, engine.trained())
+        done.append(one_step(engine, examples, batches, number))
+    weights = engine.trained().network.named_parameters()
+    return [each.read().loss for each in done], {n: weight.detach().cpu() for n, weight in weights}

@@ -8,7 +8,7 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.clock import Clock, flops_per_token
+from benchmarks.clock import Clock
 from benchmarks.stepping import CHECKED, plain_steps, plmctl_steps
 from benchmarks.whole import call, write_config
 
@@ -63,8 +63,7 @@ def run(args: argparse.Namespace, side: str) -> dict[str, float]:
             clock.tick(tokens)
     else:
         train_by_trainer(args, model, clock, count)
-    results = clock.results(flops_per_token(model, args.length))
-    return results | {"parameters": sum(p.numel() for p in model.parameters())}
+    return clock.results() | {"parameters": sum(p.numel() for p in model.parameters())}
 
 
 def check(args: argparse.Namespace, side: str) -> dict[str, list[float]]:

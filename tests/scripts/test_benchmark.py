@@ -130,7 +130,7 @@ def test_what_no_longer_fits_on_a_gpu_is_skipped_and_said(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("scripts")
-def test_a_failure_on_a_gpu_is_a_line_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_a_failure_on_a_gpu_is_a_line_and_the_next_case_follows(tmp_path: Path) -> None:
     from benchmarks.gpu import Report  # type: ignore[import-not-found]
 
     began = time.time()
