@@ -168,6 +168,10 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_intermixed_args()
     size, batch, length = ("tiny", 128, 20) if args.family == "elmo" else ("mini", 32, 128)
     known = names("families") if args.work == "gpu" else _FAMILIES
+    if args.work == "gpu" and (args.batch or args.length or args.size not in (None, "tiny")):
+        parser.error("gpu has the published sizes, or with --size tiny small ones")
+    if args.work != "gpu" and args.device:
+        parser.error("--device is of gpu")
     if args.work != "gpu":
         args.device, args.size = "cpu", args.size or size
         args.batch, args.length = args.batch or batch, args.length or length

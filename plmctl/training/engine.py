@@ -270,7 +270,8 @@ def precision_of(accelerator: Accelerator) -> str:
     """The precision in which it computes: fp32, tf32, bf16 or fp16."""
     if accelerator.mixed_precision == "no":
         return "tf32" if torch.get_float32_matmul_precision() == "high" else "fp32"
-    return accelerator.mixed_precision
+    mixed: str = accelerator.mixed_precision
+    return mixed
 
 
 _CPUINFO = Path("/proc/cpuinfo")

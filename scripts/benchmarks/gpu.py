@@ -100,6 +100,9 @@ def alone(args: argparse.Namespace) -> dict[str, Any]:
                     title = f"{training.title}, {'compiled' if compiled else 'eager'}"
                     report.attempt("stock", title, 40 if compiled else 15, run)
         return {"lines": report.lines}
+    unknown = [stage for stage in args.stages or () if stage not in STAGES]
+    if unknown:
+        raise SystemExit(f"{unknown[0]!r} is not one of {', '.join(STAGES)}")
     for stage in args.stages or STAGES:
         _STAGES[stage](args, report)
     return {"work": "gpu", "lines": report.lines}

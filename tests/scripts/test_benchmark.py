@@ -277,8 +277,18 @@ def test_both_sides_of_a_family_have_the_same_losses(
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def test_families_that_there_are_not_are_refused() -> None:
-    for options in (["profile", "berd"], ["gpu", "elm"], ["mlm", "bert"], ["memory", "--plain"]):
-        command = [sys.executable, str(BENCHMARK), *options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 2
+@pytest.mark.parametrize(
+    "options",
+    [
+        "profile berd",
+        "gpu elm",
+        "mlm bert",
+        "memory --plain",
+        "gpu --length 64",
+        "clm --device cpu",
+    ],
+)
+def test_what_a_work_has_not_is_refused(options: str) -> None:
+    command = [sys.executable, str(BENCHMARK), *options.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2

@@ -256,6 +256,7 @@ def test_float32_is_rounded_to_tf32_only_if_told(monkeypatch: pytest.MonkeyPatch
     torch.backends.cudnn.allow_tf32 = True  # PyTorch's default, for ELMo's layers
     assert precision_of(make_accelerator(fp32)) == "fp32"
     assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.cudnn_sdp_enabled()  # whose gradients can be NaN
     with pytest.raises(ConfigError, match="tf32 needs an NVIDIA GPU since RTX 30"):
         make_accelerator(tf32)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
