@@ -24,6 +24,7 @@ from plmctl.run.configs import EvalConfig, SuiteConfig, load
 from plmctl.run.display import say
 from plmctl.run.folder import is_finished, read_results, write_results
 from plmctl.suites.base import Suite, SuitePart
+from plmctl.suites.leaderboards import submission
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -212,7 +213,7 @@ def write_submission(
             predictions[one.part.name] = {k: v for k, v in answers.items() if k != CHECKSUM}
     for file in files:
         predictions.setdefault(file.task, {})[file.name] = _label_numbers(file)
-    document = suite.submission(scores, predictions)
+    document = submission(suite, scores, predictions)
     if not document:
         return None
     with writing(folder / "submission.json") as path:

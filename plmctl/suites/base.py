@@ -16,7 +16,6 @@ import yaml
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from plmctl.errors import ConfigError, nearest
-from plmctl.suites.leaderboards import LEADERBOARDS, Predictions
 
 
 def _group(value: Any) -> Any:
@@ -201,7 +200,7 @@ class Suite:
         recipes: How tasks are finetuned; a family does not run the tasks that it has none for.
         published: Published results, in per cent.
         compares_all: Whether published results of all families are shown, not only of the model's.
-        leaderboard: Which of ``LEADERBOARDS`` takes its predictions; None: there is none.
+        leaderboard: Its name in ``leaderboards``, if one takes its predictions.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -242,14 +241,6 @@ class Suite:
         if not self.compares_all:
             return tuple(row for row in self.published if row.family == family)
         return tuple(sorted(self.published, key=lambda row: row.family != family))
-
-    def submission(
-        self, scores: Mapping[str, float], predictions: Predictions
-    ) -> Mapping[str, Any] | None:
-        """The document that the suite's leaderboard takes; None: there is none."""
-        if self.leaderboard is None:
-            return None
-        return LEADERBOARDS[self.leaderboard](self, scores, predictions)
 
 
 @cache
