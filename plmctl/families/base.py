@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plmctl import registry
+from plmctl import hub, registry
 from plmctl.config.base import ModelConfig
 from plmctl.errors import ConfigError, nearest
 from plmctl.tokenization.templates import TokenizerTemplate
@@ -95,6 +95,7 @@ class Family(ABC):
         RECOMPUTES: Whether a backward pass can recompute activations instead of keeping them.
         COMPILES: Whether compiling pays on a GPU, so that ``compute.compile: auto`` does it.
         VARYING_SHAPES: Whether shapes inside it differ from step to step for batches of one shape.
+        SCORES_PARTS: Whether it has a likelihood of a part of a text, and not of sentences alone.
         READS_CHARACTERS: Whether it reads the characters of words instead of token ids.
         ATTENTION: Whether it has attention layers.
         FORMAT_TOKENS: Tokens that finetuning adds for its format, in the order of their ids.
@@ -127,6 +128,7 @@ class Family(ABC):
     RECOMPUTES: ClassVar[bool] = True
     COMPILES: ClassVar[bool] = True
     VARYING_SHAPES: ClassVar[bool] = False
+    SCORES_PARTS: ClassVar[bool] = True
     READS_CHARACTERS: ClassVar[bool] = False
     ATTENTION: ClassVar[bool] = True
     FORMAT_TOKENS: ClassVar[tuple[str, ...]] = ()
@@ -354,6 +356,18 @@ class Family(ABC):
         network_class = cls.network_class(loss_terms)
         loaded = load_network(network_class, folder, new_heads=new_heads, **changes)
         model: PreTrainedModel = loaded.network
+        return model
+
+    @classmethod
+    def from_scratch(
+        cls, folder: str, loss_terms: tuple[str, ...], **changes: Any
+    ) -> PreTrainedModel:
+        """The network of a folder with random weights and the heads for ``loss_terms``."""
+        network_class: Any = cls.network_class(loss_terms)
+        network = network_class.config_class.from_pretrained(hub.local(folder), **changes)
+        network.dtype = None  # that of the weights in the folder
+        model: PreTrainedModel = network_class(network)
+        cls.initialize(model)
         return model
 
     def load_start(self, loss_terms: tuple[str, ...], new_heads: NewHeads) -> PreTrainedModel:

@@ -45,7 +45,7 @@ class ElmoTemplate(TokenizerTemplate):
     """Whole words, for which transformers has no class."""
 
     ALGORITHM = "word"
-    KIND = "bert"
+    KIND = "marks"
     FIRST = ("<S>", "</S>", "<UNK>")
     RULES = Rules("none", lowercase=False, strip_accents=False, space_chinese=True)
     MAX_LENGTH = NO_LIMIT
@@ -82,6 +82,7 @@ class Elmo(Family, config=Config):
     OBJECTIVE = "bilm"
     TOKENIZER = ElmoTemplate
     HEADS = ("forward", "backward")
+    SCORES_PARTS = False
     READS_CHARACTERS = True
     POOLS = False
     ANSWERS = ("frozen",)

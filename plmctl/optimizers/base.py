@@ -23,10 +23,16 @@ class Optimizer(ABC, Generic[C]):
 
     Attributes:
         Config: The options that a user may set.
+        STATE_BYTES: Bytes of its state per parameter, about.
+        SHARDS: Whether it can update weights that are sharded over processes.
+        LAYER_DECAY: Whether layers can have learning rates of their own (``train.layer_decay``).
         config: The options of one run.
     """
 
     Config: ClassVar[type[OptimizerConfig]]
+    STATE_BYTES: ClassVar[int] = 8
+    SHARDS: ClassVar[bool] = True
+    LAYER_DECAY: ClassVar[bool] = True
 
     def __init_subclass__(cls, config: type[OptimizerConfig] | None = None) -> None:
         """Set ``Config``."""

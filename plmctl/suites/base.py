@@ -75,7 +75,7 @@ class SuitePart:
         source: Where users get them.
         rows: Their content, in words.
         asked_for: Run only if the user names it.
-        refused: By family that it does not support, the reason.
+        scores_parts: Whether it scores parts of texts, which needs ``Family.SCORES_PARTS``.
     """
 
     name: str
@@ -84,7 +84,7 @@ class SuitePart:
     source: str
     rows: str
     asked_for: bool = False
-    refused: Mapping[str, str] = field(default_factory=dict)
+    scores_parts: bool = False
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
             parts = cut(batch, kind)
             numbers = np.bincount(parts.which, minlength=len(parts.texts)).tolist()
             for part, number in zip(parts.texts, numbers, strict=True):
-                unit = part.lstrip(" ") if kind == "bert" else part
+                unit = part.lstrip(" ") if kind == "marks" else part
                 for one in (unit,) if unit in table else find(part):
                     table[one] += number
         else:
@@ -228,7 +228,7 @@ def _repeats(texts: list[str], kind: Kind) -> bool:
     """
     if kind == "bytes":
         return sum(text.count(" ") for text in texts) > _SPACED * sum(map(len, texts))
-    return kind == "bert"
+    return kind == "marks"
 
 
 def _thin_table(
