@@ -633,8 +633,8 @@ class LearnedPositionsConfig(TokenEmbeddingsConfig):
 # --- BERT's encoder, which RoBERTa and SpanBERT share ---
 
 
-class EncoderConfig(LearnedPositionsConfig):
-    """Options of BERT's encoder."""
+class EncoderConfig(TokenEmbeddingsConfig):
+    """Options of an encoder with the fields of BERT's config."""
 
     num_hidden_layers: int | None = Field(default=None, ge=1)
     """Layers."""
@@ -652,6 +652,10 @@ class EncoderConfig(LearnedPositionsConfig):
     """Dropout of attention weights."""
     initializer_range: float = Field(default=0.02, gt=0)
     """Standard deviation of the initial weights."""
+
+
+class BertConfig(EncoderConfig, LearnedPositionsConfig):
+    """Options of BERT's encoder, whose layers read the embeddings as they are."""
 
 
 class EncoderFamily(Family):
