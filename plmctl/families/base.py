@@ -400,6 +400,15 @@ class Family(ABC):
         return rows - cls.UNUSED_POSITIONS
 
     @classmethod
+    def run_layers(cls, model: Any, rows: int, length: int) -> None:
+        """Run all layers on any tokens; ``plmctl plan`` sees what the layers are given."""
+        import torch
+
+        ids = torch.zeros(rows, length, dtype=torch.long, device=model.device)
+        decoder = {"decoder_input_ids": ids} if cls.ENCODER_DECODER else {}
+        model.base_model(ids, **decoder, use_cache=False)
+
+    @classmethod
     def predict_token(cls, network: Network, input_ids: Tensor, position: int) -> Tensor:
         """Logits [V] of the token at a position of one text, ids [1, L], by the head "mlm"."""
         import torch

@@ -137,6 +137,14 @@ class Elmo(Family, config=Config):
             again += filters.weight.numel() * (config.max_characters - filters.kernel_size[0])
         return int(again)
 
+    @classmethod
+    def run_layers(cls, model: Any, rows: int, length: int) -> None:
+        """See the base class; the words' vectors are any."""
+        import torch
+
+        size = model.config.projection_size
+        model.elmo.run(torch.zeros(2, rows, length, size, device=model.device))
+
     @staticmethod
     def forward(
         model: ElmoForPreTraining,

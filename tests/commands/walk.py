@@ -21,6 +21,7 @@ TINY = (
     "schedule={warmup: 1}", "checkpoint={every: 1}", "log={every: 1, validate_samples: 4}",
     "compute={device: cpu, precision: fp32, workers: 0}",
 )  # fmt: skip
+BUDGETED = ("train.budget=10m", "train.phases=[{seq_len: 24}]")
 
 
 def done(*arguments: str) -> str:
@@ -59,6 +60,8 @@ def walk(name: str, objective: str | None = None, bert: str = "done-bert") -> No
     configured = configure(family, objective, folder, bert)
     pretraining = (configured, *changes)
     assert json.loads(done("plan", *pretraining, "--json"))["parameters"] > 0
+    timed = json.loads(done("plan", *pretraining, *BUDGETED, "--json"))
+    assert "estimated from one layer" in timed["reason"]
     assert done("preview", *pretraining, "--examples", "1")
     done("prepare", *pretraining)
     done("pretrain", *pretraining)

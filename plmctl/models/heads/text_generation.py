@@ -125,7 +125,8 @@ ids [B, T] and logits [B, V] that give other logits."""
 
 def caches(model: Any) -> bool:
     """Whether a network can continue from cached keys and values; GPT-1 cannot."""
-    return "past_key_values" in signature(model.forward).parameters
+    # Until transformers 5.23 it has the second name.
+    return bool({"cache", "past_key_values"} & set(signature(model.forward).parameters))
 
 
 def generate_rows(
