@@ -1,6 +1,7 @@
-"""The versions of packages: what is installed, and what plmctl is tested with."""
+"""The versions of packages: what is installed, what plmctl requires, and what it is tested with."""
 
-from importlib.metadata import PackageNotFoundError, version
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 _CONSTRAINTS = "constraints.txt"
@@ -15,6 +16,20 @@ def tested_versions() -> dict[str, str]:
             pairs = (line.partition("==") for line in lines if "==" in line)
             return {name.strip().lower(): number.strip() for name, _, number in pairs}
     return {}
+
+
+def requirements() -> list[str]:
+    """What plmctl requires, extras included; of a checkout that is not installed, by its file."""
+    try:
+        return requires("plmctl") or []
+    except PackageNotFoundError:
+        path = Path(__file__).parents[1] / "pyproject.toml"
+        if not path.is_file():
+            return []
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        extras = project["optional-dependencies"].items()
+        needed: list[str] = project["dependencies"]
+        return needed + [f"{one}; extra == '{extra}'" for extra, lines in extras for one in lines]
 
 
 def installed_version(name: str) -> str | None:

@@ -5,7 +5,7 @@
     python scripts/benchmark.py t5                         span corruption
     python scripts/benchmark.py profile bert elmo          where the time of a step goes
     python scripts/benchmark.py memory                     peak memory of every family
-    python scripts/benchmark.py gpu                        all that matters on a GPU, in a table
+    python scripts/benchmark.py gpu                        what a GPU has to show, in eight minutes
     python scripts/benchmark.py finetune --data rte.jsonl --text premise,hypothesis
     python scripts/benchmark.py evaluation                 pseudo-log-likelihoods
     python scripts/benchmark.py generation                 texts of a causal model
@@ -37,6 +37,7 @@ from typing import Any
 
 from benchmarks.duel import (
     ON_TEXT,
+    columns,
     fight,
     machine_text,
     markdown,
@@ -48,11 +49,11 @@ from benchmarks.duel import (
 from benchmarks.text import ALGORITHMS
 
 from plmctl.cpus import set_up_threads
+from plmctl.registry import names
 from plmctl.startup import search_garbage_rarely
 
 _TRAININGS = ("mlm", "clm", "t5")
 _FAMILIES = ("bert", "roberta", "albert", "gpt2", "t5", "elmo")
-_ON_GPU = ("bert", "gpt2", "t5")
 _BY_FAMILY = ("profile", "memory")
 _FILES = {
     "mlm": "pretraining",
@@ -60,8 +61,7 @@ _FILES = {
     "t5": "pretraining",
     "time-to-loss": "time_to_loss",
 }
-_IN_ROWS = ("gpu", *_BY_FAMILY)
-_ALONE = ("resume", "time-to-loss", *_IN_ROWS)
+_ALONE = ("resume", "time-to-loss", "gpu", *_BY_FAMILY)
 _OTHERS = ("whole", *_ALONE)
 
 
@@ -73,10 +73,16 @@ def main() -> None:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
     if args.repeats is None:
         args.repeats = 2 * args.rounds
-    if args.side == "plmctl":
+    if args.side == "plmctl" or (args.work == "gpu" and not args.side):
         set_up_threads()  # as the command does
         search_garbage_rarely()
     work = importlib.import_module(f"benchmarks.{_FILES.get(args.work, args.work)}")
+    if args.work == "gpu":
+        result = work.alone(args)
+        if not (args.json or args.side):
+            show = markdown_table if args.markdown else columns
+            print(*map(show, work.tables(result)), sep="\n\n")
+        return
     if args.side:
         result = work.run(args, args.side)
         print(json.dumps(result | (work.check(args, args.side) if args.check else {})))
@@ -88,7 +94,7 @@ def main() -> None:
         write(result, args.plot)
     text = work.text if args.work == "time-to-loss" else summary_text
     text = markdown if args.markdown else text
-    if args.work in _IN_ROWS:
+    if args.work in _BY_FAMILY:
         text = in_rows(work, args.markdown)
     print(json.dumps(result) if args.json else text(result))
     if args.at_least is not None and (short := too_slow(result, args.at_least)):
@@ -109,9 +115,9 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("work", choices=(*_TRAININGS, "finetune", "evaluation", "generation", *_OTHERS, *ON_TEXT))
     add("families", nargs="*", help=f"profile, memory: of {', '.join(_FAMILIES)}; "
-        f"gpu: of {', '.join(_ON_GPU)}; without: all")  # fmt: skip
-    add("--vocab-size", type=int, help="default: 8192; gpu: as published, as the next three")
-    add("--size", help="of the network; default: mini, of ELMo tiny")
+        "gpu: of any; without: all")  # fmt: skip
+    add("--vocab-size", type=int, default=8192)
+    add("--size", help="of the network; default: mini, of ELMo tiny, of gpu as published")
     add("--batch", type=int, help="sequences per step; default: 32, of ELMo 128")
     add("--length", type=int, help="tokens per sequence, at most; default: 128, of ELMo 20")
     add("--fill", type=float, default=1.0, help="mlm: share of a batch that is not padding "
@@ -122,14 +128,12 @@ def arguments() -> argparse.Namespace:
     add("--quiet", type=float, default=0.05, metavar="SHARE", help="of the CPUs, which others may "
         "use in a round that is not repeated")  # fmt: skip
     add("--repeats", type=int, help="of disturbed rounds, at most; default: twice the rounds")
-    add("--device", choices=("cpu", "cuda"), help="cuda: compiled; default: cpu, of gpu cuda")
-    add("--precision", choices=("fp32", "bf16"), help="without: bf16 on cuda, else fp32")
+    add("--precision", choices=("fp32", "bf16"), help="without: bf16 on a GPU, else fp32")
     add(
         "--attention",
         default="auto",
         help="of trainings: plmctl's compute.attention",
     )
-    add("--peak-tflops", type=float, help="of the device, for its utilisation (MFU)")
     add("--data", type=Path, help="rows of finetune, as jsonl; a text file for the others; "
         "default: random rows (mlm, clm, t5, finetune), or the sample sotu")  # fmt: skip
     add("--text", default="premise,hypothesis", help="finetune: the columns of the text")
@@ -145,6 +149,13 @@ def arguments() -> argparse.Namespace:
     add("--plain", action="store_true", help="profile: of a plain loop instead")
     add("--recompute", action="store_true", help=argparse.SUPPRESS)
     add("--family", choices=_FAMILIES, help=argparse.SUPPRESS)
+    add("--device", choices=("cpu", "cuda"), help="gpu: cpu walks through it without a GPU, with "
+        "--size tiny; default: cuda")  # fmt: skip
+    add("--seconds", type=float, default=450, help="gpu: what no longer fits is skipped")
+    add("--out", type=Path, metavar="FOLDER", help="gpu: the lines, in gpu.jsonl")
+    add("--stages", type=lambda text: text.split(","), help="gpu: these only, with commas")
+    add("--full", action="store_true", help="gpu: the stock side of all trainings")
+    add("--peak-tflops", type=float, help="gpu: of the card, for its utilisation (MFU)")
     add("--at-least", type=float, metavar="RATIO", help="of CPU time; under it: exit status 1")
     add("--json", action="store_true")
     add("--markdown", action="store_true", help="a row of a table")
@@ -153,33 +164,32 @@ def arguments() -> argparse.Namespace:
     add("--check", action="store_true", help=argparse.SUPPRESS)
     add("--began", type=float, help=argparse.SUPPRESS)
     add("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.set_defaults(compiled=False)
     args = parser.parse_intermixed_args()
     size, batch, length = ("tiny", 128, 20) if args.family == "elmo" else ("mini", 32, 128)
-    args.device = args.device or ("cuda" if args.work == "gpu" else "cpu")
+    known = names("families") if args.work == "gpu" else _FAMILIES
     if args.work != "gpu":
-        args.size, args.vocab_size = args.size or size, args.vocab_size or 8192
+        args.device, args.size = "cpu", args.size or size
         args.batch, args.length = args.batch or batch, args.length or length
-    if args.families and args.work not in _IN_ROWS:
-        parser.error(f"families are of {', '.join(_IN_ROWS)}")
-    known = _ON_GPU if args.work == "gpu" else _FAMILIES
+    if args.families and args.work not in ("gpu", *_BY_FAMILY):
+        parser.error(f"families are of gpu, {', '.join(_BY_FAMILY)}")
     for name in args.families:
         if name not in known:
             parser.error(f"{name!r} is not one of {', '.join(known)}")
     args.families = args.families or list(known)
     if args.plain and args.work != "profile":
         parser.error("--plain is of profile")
-    if args.work in _BY_FAMILY and args.device == "cuda":
-        parser.error(f"{args.work} is of a CPU")
     if args.work in _ALONE[:2] and args.markdown:
         parser.error(f"--markdown cannot be used with {args.work}")
     if args.work in _ALONE and (args.at_least is not None or args.plot):
         parser.error(f"--at-least and --plot cannot be used with {args.work}")
     if args.fill != 1 and (args.work != "mlm" or not 0.5 <= args.fill < 1):
         parser.error("--fill is of mlm, and from 0.5 to 1")
-    if args.device == "cuda":
+    if args.work == "gpu":
         import torch
 
-        if not torch.cuda.is_available():
+        args.device = args.device or "cuda"
+        if args.device == "cuda" and not torch.cuda.is_available():
             parser.error("no CUDA device found; --device cpu needs none (use --size tiny with it)")
     if args.attention != "auto" and args.work not in (*_TRAININGS, *_BY_FAMILY):
         parser.error(f"--attention is of {', '.join((*_TRAININGS, *_BY_FAMILY))}")

@@ -7,7 +7,6 @@ import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import requires
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from plmctl.run.configs import PretrainConfig, RunConfig
 from plmctl.run.display import show_result
 from plmctl.run.machine import resolve_compute
 from plmctl.run.preflight import check_network, finetune_preflight, stand_in
-from plmctl.versions import installed_version, tested_versions
+from plmctl.versions import installed_version, requirements, tested_versions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -160,7 +159,7 @@ def _packages() -> list[dict[str, Any]]:
     from packaging.requirements import Requirement
 
     tested = tested_versions()
-    needed = [Requirement(line) for line in requires("plmctl") or ()]
+    needed = [Requirement(line) for line in requirements()]
     packages = []
     for one in (one for one in needed if one.marker is None):
         installed, wanted = installed_version(one.name), tested.get(one.name.lower())
@@ -180,7 +179,7 @@ def _packages() -> list[dict[str, Any]]:
 def _extras() -> list[dict[str, Any]]:
     from packaging.requirements import Requirement
 
-    needed = [Requirement(line) for line in requires("plmctl") or ()]
+    needed = [Requirement(line) for line in requirements()]
     extras = []
     for extra, purpose in _EXTRAS.items():
         of_it = [one.name for one in needed if one.marker and one.marker.evaluate({"extra": extra})]

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
+from plmctl import __version__
 from plmctl.addresses import all_shown, shown
 from plmctl.config.sections import DataConfig, MixtureSource, PrepareConfig
 from plmctl.corpus.build import (
@@ -135,7 +135,7 @@ def _write_card(card: CardRequest, config: PretrainConfig, text: PreparedText) -
         sentences=text.sentences,
         words=f"split by {text.word_rule}" if text.num_words else f"not counted: {text.word_rule}",
         command=("plmctl", *map(shown, sys.argv[1:])),
-        version=version("plmctl"),
+        version=__version__,
     )
     with writing(card.file):
         card.file.parent.mkdir(parents=True, exist_ok=True)

@@ -423,9 +423,10 @@ class ComputeConfig(Model):
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: CUDA or Apple's GPU if there is one, otherwise the CPU."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """auto: bf16 on a CUDA device or a CPU that has instructions for it; on an older CUDA device
-    (T4, V100, RTX 20) fp16, but not for T5, ELMo and fsdp; otherwise fp32. A resumed run keeps the
+    (T4, V100, RTX 20) fp16, but not for T5, ELMo and fsdp; otherwise fp32. tf32: fp32, but NVIDIA
+    GPUs since RTX 30 and A100 round the factors of products to 10 bits. A resumed run keeps the
     precision of its checkpoints. Weights and losses are float32 in each."""
     compile: bool | Literal["auto"] = "auto"
     """Train the network with `torch.compile`; auto: in pretraining on a CUDA device, except for

@@ -8,13 +8,13 @@ code is not imported.
 import csv
 import re
 from collections.abc import Callable, Iterator
-from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from plmctl.corpus.document import Document, share_of
 from plmctl.errors import ConfigError, nearest
+from plmctl.versions import requirements
 
 HELD_OUT = 0.1
 """Share of the messages and reviews whose rows are for testing; pretraining on ``sample:sotu`` with
@@ -216,7 +216,7 @@ def _package(name: str, extra: str) -> Path:
 
 def _requirement(name: str) -> str:
     """The package with its version, as the extra names it."""
-    lines = (line.partition(";")[0].strip() for line in requires("plmctl") or ())
+    lines = (line.partition(";")[0].strip() for line in requirements())
     return next((line for line in lines if line.startswith(f"{name}==")), name)
 
 

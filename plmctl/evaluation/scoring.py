@@ -20,6 +20,7 @@ from plmctl.tokenization.unknown import UnknownCounter
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
@@ -97,14 +98,26 @@ def _sums_of_process(
     totals: dict[str, float] = {"stopped": 0.0}
     for term in examples.loss_terms:
         totals |= {term: 0.0, f"{term}/correct": 0.0, f"{term}/count": 0.0}
+    unread: list[dict[str, Tensor]] = []
     for batch in batches:
         if stop is not None and stop.received is not None:
             return totals | {"stopped": 1.0}
-        for name, value in examples.score(network, batch.to(accelerator.device)).items():
-            totals[name] += float(value)
+        unread.append(examples.score(network, batch.to(accelerator.device)))
+        if len(unread) > _UNREAD:
+            _add(totals, unread.pop(0))
         for term, count in batch.counts().items():
             totals[f"{term}/count"] += count
+    for sums in unread:
+        _add(totals, sums)
     return totals
+
+
+_UNREAD = 8  # batches that a GPU may be behind: reading its sums waits for it
+
+
+def _add(totals: dict[str, float], sums: dict[str, Tensor]) -> None:
+    for name, value in sums.items():
+        totals[name] += float(value)
 
 
 # --- Answers of a finetuned model ---

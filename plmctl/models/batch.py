@@ -64,10 +64,16 @@ class Batch:
         return {term: int((target != IGNORE).sum()) for term, target in self.targets.items()}
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on a device."""
+        """The same batch on a device; the host does not wait for the copies."""
+        pinned = device.type == "cuda"  # a copy from other memory waits for what the GPU has to do
+
+        def moved(tensor: Tensor) -> Tensor:
+            tensor = tensor.pin_memory() if pinned else tensor
+            return tensor.to(device, non_blocking=True)
+
         return Batch(
-            {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()},
-            {term: tensor.to(device, non_blocking=True) for term, tensor in self.targets.items()},
+            {name: moved(tensor) for name, tensor in self.inputs.items()},
+            {term: moved(tensor) for term, tensor in self.targets.items()},
             self.tokens,
             self.padded_tokens,
             self.rows,

@@ -221,8 +221,11 @@ class Streams(ObjectiveExamples[Config]):
             rows=batch.rows,
             **batch.inputs,
             targets=targets,
-            candidates=torch.from_numpy(np.stack([ids for ids, _ in drawn])).to(targets.device),
-            tries=torch.tensor([tries for _, tries in drawn], device=targets.device),
+            # A plain copy would make the host wait for all that the device still has to do.
+            candidates=torch.from_numpy(np.stack([ids for ids, _ in drawn])).to(
+                targets.device, non_blocking=True
+            ),
+            tries=torch.tensor([tries for _, tries in drawn]).to(targets.device, non_blocking=True),
         )
         first = {name: torch.zeros_like(target) for name, target in batch.targets.items()}
         return cross_entropy_sums(logits, first)

@@ -45,11 +45,13 @@ class Adafactor(Optimizer[Config], config=Config):
     STATE_BYTES = 0  # sums of rows and columns alone
 
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-        """See the base class; there is no fused kernel."""
-        from plmctl.optimizers._adafactor import AdafactorOfT5
-        from plmctl.optimizers._updates import decay_groups
+        """See the base class."""
+        from plmctl.models.sharding import is_sharded
+        from plmctl.optimizers._adafactor import AdafactorOfT5, AdafactorOnGpu
+        from plmctl.optimizers._groups import decay_groups
 
-        return AdafactorOfT5(
+        kind = AdafactorOnGpu if fused and not is_sharded(network) else AdafactorOfT5
+        return kind(
             decay_groups(network, self.config.weight_decay),
             lr=self.config.lr,
             eps=self.config.eps,

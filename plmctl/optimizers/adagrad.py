@@ -37,12 +37,15 @@ class Adagrad(Optimizer[Config], config=Config):
     STATE_BYTES = 4
 
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-        """See the base class; there is no fused kernel."""
+        """See the base class."""
         import torch
 
-        from plmctl.optimizers._updates import decay_groups
+        from plmctl.models.sharding import is_sharded
+        from plmctl.optimizers._adagrad import AdagradOnGpu
+        from plmctl.optimizers._groups import decay_groups
 
-        return torch.optim.Adagrad(
+        kind = AdagradOnGpu if fused and not is_sharded(network) else torch.optim.Adagrad
+        return kind(
             decay_groups(network, self.config.weight_decay),
             lr=self.config.lr,
             initial_accumulator_value=self.config.initial_accumulator,

@@ -24,10 +24,12 @@ class AdamW(Optimizer[OptimConfig], config=OptimConfig):
     """
 
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-        """See the base class; without the usual bias correction there is no fused kernel."""
+        """See the base class."""
         import torch
 
-        from plmctl.optimizers._updates import Moments, decay_groups, trained
+        from plmctl.models.sharding import is_sharded
+        from plmctl.optimizers._groups import decay_groups, trained
+        from plmctl.optimizers._moments import Moments, MomentsOnGpu
 
         config = self.config
         groups = decay_groups(network, config.weight_decay)
@@ -37,9 +39,10 @@ class AdamW(Optimizer[OptimConfig], config=OptimConfig):
             return torch.optim.AdamW(
                 groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused
             )
-        return Moments(
+        kind = MomentsOnGpu if fused and not is_sharded(network) else Moments
+        return kind(
             groups,
-            config.lr,
+            lr=config.lr,
             betas=config.betas,
             eps=config.eps,
             bias_correction=config.bias_correction,

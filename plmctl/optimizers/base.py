@@ -49,7 +49,7 @@ class Optimizer(ABC, Generic[C]):
 
         Args:
             network: Its parameters are optimized.
-            fused: One kernel for all parameters, if the optimizer has one; it pays on a GPU.
+            fused: The form for a GPU: few kernels for all parameters.
         """
 
 

@@ -36,13 +36,16 @@ class Lamb(Optimizer[Config], config=Config):
     """LAMB: a learning rate for each tensor with weight decay, as in google-research/albert."""
 
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-        """See the base class; there is no fused kernel."""
-        from plmctl.optimizers._updates import Moments, decay_groups
+        """See the base class."""
+        from plmctl.models.sharding import is_sharded
+        from plmctl.optimizers._groups import decay_groups
+        from plmctl.optimizers._moments import Moments, MomentsOnGpu
 
         matrices, *rest = decay_groups(network, self.config.weight_decay)
-        return Moments(
+        kind = MomentsOnGpu if fused and not is_sharded(network) else Moments
+        return kind(
             [{**matrices, "layerwise": True}, *rest],
-            self.config.lr,
+            lr=self.config.lr,
             betas=self.config.betas,
             eps=self.config.eps,
             bias_correction=self.config.bias_correction,

@@ -47,10 +47,11 @@ class Muon(Optimizer[Config], config=Config):
     LAYER_DECAY = False
 
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-        """See the base class; AdamW has a fused kernel."""
-        from plmctl.optimizers._updates import (
+        """See the base class."""
+        from plmctl.optimizers._groups import decay_groups
+        from plmctl.optimizers._muon import (
             MuonAndAdamW,
-            decay_groups,
+            MuonAndAdamWOnGpu,
             fused_matrices,
             hidden_matrices,
         )
@@ -69,7 +70,8 @@ class Muon(Optimizer[Config], config=Config):
         # The loop multiplies the schedule's learning rate, of which `lr` is the peak, by a scale.
         scale = 1.0 if config.adamw_lr is None else config.adamw_lr / config.lr
         rest = decay_groups(network, config.weight_decay, without=hidden)
-        return MuonAndAdamW(
+        kind = MuonAndAdamWOnGpu if fused else MuonAndAdamW
+        return kind(
             [group for group in groups if group["params"]],
             [{**group, "lr": scale * config.lr, "scale": scale} for group in rest],
             {"lr": config.lr, "betas": config.betas, "eps": config.eps, "fused": fused},

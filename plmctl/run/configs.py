@@ -310,7 +310,7 @@ RunConfig = PretrainConfig | FinetuneConfig
 class EvalComputeConfig(ComputeConfig):
     """The device, and how it computes."""
 
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "fp32"
     """fp32 by default, so that scores do not depend on the device and rounding does not decide near
     ties; auto: bf16 on a CUDA device that supports it, otherwise fp32."""
 

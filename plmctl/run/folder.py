@@ -21,11 +21,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from plmctl import __version__
 from plmctl.addresses import shown
 from plmctl.config.base import Model
 from plmctl.config.load import difference, dump, parse
@@ -47,6 +47,7 @@ from plmctl.run import launch
 from plmctl.run.display import say
 from plmctl.tokenization.check import write_probe
 from plmctl.training.trackers import check_trackers
+from plmctl.versions import installed_version
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -91,7 +92,7 @@ _STARTED = {_LOCK, _STATUS, f".{_STATUS}.writing", ".config.yaml.writing", "budg
 _BEFORE_WORK = _STARTED | {"config.yaml", "environment.json", "events", "data.json"}
 
 
-_PACKAGES = ("plmctl", "torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
+_PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
 
 def check_run(config: Model, run: str, *, fresh: bool, writes: bool = True) -> bool:
@@ -590,7 +591,8 @@ def write_environment(
 
 def versions() -> dict[str, str]:
     """Versions of the packages that can change a result."""
-    return {name: version(name) for name in _PACKAGES}
+    numbers = {name: installed_version(name) for name in _PACKAGES}
+    return {"plmctl": __version__, **{name: each for name, each in numbers.items() if each}}
 
 
 def _git_commit() -> str | None:

@@ -15,7 +15,11 @@ import torch.distributed
 import torch.utils.deterministic
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import InitProcessGroupKwargs, check_cuda_p2p_ib_support
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    InitProcessGroupKwargs,
+    check_cuda_p2p_ib_support,
+)
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
@@ -29,6 +33,7 @@ from plmctl.models.fast import apply_fast_paths, checkpoint_activations, set_up_
 from plmctl.models.network import Network
 from plmctl.models.parameters import layer_stacks
 from plmctl.models.sharding import is_sharded
+from plmctl.optimizers._gpu import Flagged
 from plmctl.optimizers.base import get_optimizer
 from plmctl.training.average import Average, Averaging
 from plmctl.training.checkpoint import Trained
@@ -87,7 +92,7 @@ class Engine:
 # glibc's mallopt parameters (malloc.h)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
-_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+_PRECISION = {"fp32": "no", "tf32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Accelerator:
@@ -113,6 +118,13 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
         # RTX 40 with an old driver: Accelerate refuses them unless told, as its own launcher does.
         for name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"):
             os.environ.setdefault(name, "1")
+    chosen = precision(compute, cuda=cuda)
+    _round_to_tf32(on=chosen == "tf32")
+    # With a mask its backward has NaN among the gradients of queries at some lengths, since 2.11
+    # (github.com/pytorch/pytorch/issues/196678): a finetuning on an H200 stopped at step 3.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    if cuda:  # the search for a micro-batch leaves holes of many sizes; read when CUDA starts
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     # Accelerate keeps its state for the whole process, and a second run in one process (a test, a
     # sweep) may want another precision.
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -120,9 +132,22 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     # several processes as the only one.
     return Accelerator(
         cpu=compute.device == "cpu" or not torch.accelerator.is_available(),
-        mixed_precision=_PRECISION[precision(compute, cuda=cuda)],
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=(peers or Peers()).group_timeout)],
+        mixed_precision=_PRECISION[chosen],
+        kwargs_handlers=[
+            InitProcessGroupKwargs(timeout=(peers or Peers()).group_timeout),
+            # Buffers are constants. Gradients stay where they were summed, which saves a copy.
+            DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True),
+        ],
     )
+
+
+def _round_to_tf32(*, on: bool) -> None:
+    """Let NVIDIA's GPUs round the factors of float32 products to TF32's 10 bits, or none at all.
+
+    By default PyTorch rounds those of cuDNN alone, ELMo's convolutions and LSTMs: errors near 1e-3.
+    """
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    torch.backends.cudnn.allow_tf32 = on
 
 
 def repeat_bits(*, on: bool) -> None:
@@ -177,6 +202,10 @@ def precision(compute: ComputeConfig, *, cuda: bool) -> str:
         return "bf16" if cuda and not emulated else "fp32"
     if compute.precision == "fp16" and not cuda:
         raise ConfigError("compute.precision: fp16 needs a CUDA device", "use fp32")
+    if compute.precision == "tf32" and not (cuda and torch.cuda.get_device_capability() >= (8, 0)):
+        raise ConfigError(
+            "compute.precision: tf32 needs an NVIDIA GPU since RTX 30 or A100", "use fp32"
+        )
     if compute.precision == "bf16" and emulated:
         raise ConfigError(
             f"compute.precision: {torch.cuda.get_device_name()} cannot compute in bf16; it would "
@@ -243,8 +272,10 @@ def emulation_note(compute: ComputeConfig, accelerator: Accelerator) -> str:
 
 
 def precision_of(accelerator: Accelerator) -> str:
-    """The precision in which it computes: fp32, bf16 or fp16."""
-    return next(n for n, name in _PRECISION.items() if name == accelerator.mixed_precision)
+    """The precision in which it computes: fp32, tf32, bf16 or fp16."""
+    if accelerator.mixed_precision == "no":
+        return "tf32" if torch.get_float32_matmul_precision() == "high" else "fp32"
+    return accelerator.mixed_precision
 
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -322,7 +353,8 @@ def make_engine(
     optimizer = make_optimizer(optim, network, fused=device == "cuda")
     prepared = accelerator.prepare_model(network, evaluation_mode=sharded)  # then no DDP
     average = None if averaging is None else Average(network.model, averaging)
-    prepared_optimizer = accelerator.prepare_optimizer(optimizer)
+    # Its state is where it belongs; Accelerate would move counters of the host to the device.
+    prepared_optimizer = accelerator.prepare_optimizer(optimizer, device_placement=False)
     engine = Engine(
         accelerator, prepared, prepared_optimizer, average=average, peers=peers or Peers()
     )
@@ -333,11 +365,13 @@ def enable_late_reading(engine: Engine) -> Engine:
     """The same engine, with what lets the host of a GPU work ahead of it.
 
     An optimizer with a kernel for fp16's scaler can skip updates by a flag, which the scaler uses
-    itself if there is one.
+    itself if there is one; and so can ours.
     """
     accelerator, optimizer = engine.accelerator, engine.trained().optimizer
     found_nonfinite = hosts = None
-    flagged = getattr(optimizer, "_step_supports_amp_scaling", False)
+    flagged = isinstance(optimizer, Flagged) or getattr(
+        optimizer, "_step_supports_amp_scaling", False
+    )
     if flagged and accelerator.scaler is None and not is_sharded(engine.network):
         found_nonfinite = torch.zeros((), device=accelerator.device)
         optimizer.found_inf = found_nonfinite  # type: ignore[attr-defined]  # as torch.amp's scaler sets it
@@ -351,7 +385,7 @@ def make_optimizer(config: OptimizerConfig, network: nn.Module, *, fused: bool) 
 
     Args:
         network: Its parameters are optimized.
-        fused: One kernel for all parameters, if the optimizer has one; it pays on a GPU.
+        fused: The form for a GPU: few kernels for all parameters.
     """
     return get_optimizer(config.name)(config).make(network, fused=fused)
 

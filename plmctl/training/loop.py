@@ -30,6 +30,7 @@ from plmctl.examples.keys import fold, stream
 from plmctl.models.base import Examples
 from plmctl.models.batch import Batch
 from plmctl.models.sharding import gathered, is_sharded
+from plmctl.optimizers._gpu import Flagged
 from plmctl.run.stop import StopAsked, StopRequest
 from plmctl.startup import search_garbage_as_usual
 from plmctl.training.checkpoint import (
@@ -369,12 +370,15 @@ def _synchronise(
     engine = run.engine
     values = torch.cat([step.computed.values for step in pending]).tolist()  # one copy
     progress = pending[0].before
-    for step in pending:
+    for number, step in enumerate(pending):
         size = len(step.computed.values)
         update, values = step.computed.update(values[:size]), values[size:]
         scaled = engine.accelerator.scaler is not None
         verdict, reason = run.plan.guard.verdict(update, progress, scaled=scaled)
         if verdict != "good":
+            optimizer = engine.trained().optimizer
+            if applied and isinstance(optimizer, Flagged):
+                optimizer.uncount(len(pending) - number)
             engine.optimizer.zero_grad()
             engine.trained().recurrent_state.rewind(step.state_before)
             _report_failure(run, progress, update, verdict, reason)

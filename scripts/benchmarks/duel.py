@@ -26,8 +26,6 @@ _NAMES = {
     "peak_mb": ("peak memory, MB", 0),
     "first_step": ("first step after, s", 1),
     "seconds": ("seconds", 1),
-    "mfu": ("utilisation (MFU)", 3),
-    "waits": ("waits for the GPU per step", 1),
     "disk_mb": ("on disk, MB", 1),
     "vocabulary": ("vocabulary", 0),
 }
@@ -253,9 +251,13 @@ def markdown_table(rows: list[tuple[str, ...]]) -> str:
 
 def rows_text(result: Results, rows: list[tuple[str, ...]]) -> str:
     """The rows of a result as columns of text, and what other programs did meanwhile."""
+    return f"{columns(rows)}\n{machine_text(result)}"
+
+
+def columns(rows: list[tuple[str, ...]]) -> str:
+    """Rows of cells as columns of text."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
+    return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
-    ]
-    return "\n".join([*lines, machine_text(result)])
+    )

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.clock import Clock, flops_per_token
+from benchmarks.clock import Clock
 from benchmarks.stepping import CHECKED, plain_steps, plmctl_steps
 
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, side: str) -> dict[str, float]:
     else:
         for tokens, _ in plain_steps(args, model, _padded(args, step, count, grouped=False)):
             clock.tick(tokens)
-    return clock.results(flops_per_token(model, args.length))
+    return clock.results()
 
 
 def check(args: argparse.Namespace, side: str) -> dict[str, list[float]]:

