@@ -217,8 +217,8 @@ def _estimated(outline: Outline, per_token: Sequence[float]) -> list[float]:
 
     Its first layers and an output layer are timed, in the shapes and the precision of the run, and
     their updates; all layers and all rows are taken to need as long for a FLOP, all weights as
-    long for an update. Products alone would not do: on a CPU with instructions for bf16 they are only a
-    part of a step. Nor would passes alone: with few tokens, updates take as long (Muon).
+    long for an update. Products alone would not do: on a CPU with instructions for bf16 they are
+    only a part of a step. Nor would passes alone: with few tokens, updates take as long (Muon).
 
     Args:
         per_token: FLOPs per token of each phase.

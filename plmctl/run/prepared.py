@@ -67,7 +67,9 @@ class Outline:
         import torch
 
         if self.config.model.init_from is not None:  # its weights decide what it is
-            return self.bare_model().to(torch.device("meta"))
+            loaded: Any = self.bare_model()
+            moved: PreTrainedModel = loaded.to("meta")
+            return moved
         with torch.device("meta"):
             return self.bare_model()
 
