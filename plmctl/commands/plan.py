@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -275,7 +276,9 @@ def _timed_layers(
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(use["precision"])
     narrow = replace(outline, family=_narrow(outline.family, network_sizes(outline).width))
     sizes = network_sizes(narrow)
-    layers, run_layers = first_layers(narrow.family, narrow.empty_model(), rows, length, device)
+    model = narrow.empty_model()
+    everything = partial(narrow.family.run_layers, model, rows, length)
+    layers, run_layers = first_layers(model, everything, device)
     outputs, width = min(sizes.outputs, 32_768), min(sizes.output_width, _WIDEST)
     with torch.device(device):
         hidden = torch.randn(min(targets, 1024), width, requires_grad=True)

@@ -25,7 +25,6 @@ from plmctl.training.loop import apply, compute_gradient
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from plmctl.families.base import Family
     from plmctl.training.engine import Engine
     from plmctl.training.plan import Plan
 
@@ -163,14 +162,13 @@ _TRIED = 0.3  # seconds of the passes of each
 
 
 def first_layers(
-    family: Family, model: PreTrainedModel, rows: int, length: int, device: torch.device
+    model: PreTrainedModel, run_layers: Callable[[], None], device: torch.device
 ) -> tuple[nn.ModuleList, Callable[[], Tensor]]:
     """The first layer of each stack with any weights, and a function that gives their mean output.
 
     Args:
         model: On the meta device; it is changed.
-        rows: Rows of their inputs.
-        length: Tokens of a row.
+        run_layers: Runs all its layers, on inputs of the shapes that are timed.
         device: Where the layers will be.
     """
     calls = dict[nn.Module, tuple[Any, Any]]()
@@ -182,7 +180,7 @@ def first_layers(
     firsts = [stack[0] for stack in layer_stacks(model).values()]
     hooks = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in firsts]
     with torch.no_grad(), torch.device("meta"):
-        family.run_layers(model, rows, length)
+        run_layers()
     for hook in hooks:
         hook.remove()
     apply_fast_paths(model, device=device.type, compiled=False, sharded=False)
