@@ -90,7 +90,8 @@ def _update(parameter: Tensor, buffer: Tensor, group: dict[str, Any]) -> None:
 
 
 def _size(pieces_NRC: Tensor) -> float:
-    return _RMS_OF_ADAMW * float(max(pieces_NRC.shape[1:])) ** 0.5
+    root: float = max(pieces_NRC.shape[1:]) ** 0.5
+    return _RMS_OF_ADAMW * root
 
 
 class MuonAndAdamWOnGpu(Flagged, MuonAndAdamW):

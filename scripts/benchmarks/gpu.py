@@ -120,7 +120,7 @@ def _optimizers(args: argparse.Namespace, report: Report) -> None:
     for title, network, optimizer, vocab in parts.OPTIMIZERS:
         if title[0] in args.families:
             run = partial(parts.update_alone, args, network, optimizer, vocab)
-            report.attempt("optimizers", " ".join(title), 8, run)
+            report.attempt("optimizers", " ".join(title), 4, run)
 
 
 def _speed(args: argparse.Namespace, report: Report) -> None:

@@ -77,13 +77,13 @@ class Training(NamedTuple):
         return (4, 32, 1000) if args.size == "tiny" else (self.rows, self.length, self.vocab)
 
 
-_SHORT = {"eager": 12, "layers": 20, "compiled": 55}
+_SHORT = {"eager": 8, "layers": 20, "compiled": 50}
 TRAININGS = (
     Training("BERT-base 256 x 128", "bert", "bert-base", 256, 128, 30_522, _SHORT, True),
     Training("GPT-2 small 32 x 1,024", "gpt2", "gpt2-small", 32, 1024, 50_257, _SHORT, True),
     Training("BERT-base 64 x 512", "bert", "bert-base", 64, 512, 30_522, _SHORT),
     Training("T5-base 64 x 512", "t5", "t5-base", 64, 512, 32_128,
-             {"eager": 18, "layers": 40, "compiled": 120}),
+             {"eager": 12, "layers": 40, "compiled": 120}),
 )  # fmt: skip
 
 # Family, size and optimizer; the configs of the network and of the optimizer; vocabulary.
@@ -389,16 +389,17 @@ def stock(args: argparse.Namespace, training: Training, *, compiled: bool) -> Fa
     rows, length, vocab = training.sizes(args)
     cuda, count = args.device == "cuda", _MEASURED if args.size != "tiny" else 2
     work = {"bert": "mlm", "gpt2": "clm", "t5": "t5"}[training.family]
-    size = "tiny" if args.size == "tiny" else training.config.rpartition("-")[2]
-    size = "mini" if (work, size) == ("t5", "tiny") else size
+    config = config_of(f"pretrain/{training.config}", tiny=args.size == "tiny").model
+    fields = config.model_dump(exclude_unset=True)
     options = argparse.Namespace(
-        work=work, family=None, size=size, batch=rows, length=length, vocab_size=vocab, fill=1.0,
-        data=None, device=args.device, precision=args.precision, compiled=compiled, folder=None,
+        work=work, family=fields.pop("family"), size=fields.pop("size"), batch=rows,
+        length=length, vocab_size=vocab, fill=1.0, data=None, folder=None,
+        device=args.device, precision=args.precision, compiled=compiled,
     )  # fmt: skip
     ticks = _Ticks(cuda, count)
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    model, _ = pretraining.network(options)
+    model, _ = pretraining.network(options, **fields)
     if work == "t5":
         examples = pretraining.objective(options)
         batches = pretraining.batches_of(options, examples, _WARM + count)

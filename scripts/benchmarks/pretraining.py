@@ -82,8 +82,14 @@ def family_of(args: argparse.Namespace) -> str:
     return args.family or _OF_WORK[args.work]
 
 
-def network(args: argparse.Namespace, dropout: float | None = None) -> tuple[Any, Any]:
-    """The network of the work, dropout as published, and its family."""
+def network(
+    args: argparse.Namespace, dropout: float | None = None, **fields: Any
+) -> tuple[Any, Any]:
+    """The network of the work, dropout as published, and its family.
+
+    Args:
+        **fields: Of its config.
+    """
     import torch
 
     from plmctl import registry
@@ -94,7 +100,7 @@ def network(args: argparse.Namespace, dropout: float | None = None) -> tuple[Any
     family = get_family(name)
     kind = registry.load("families", name).Config
     rates = (rate for rate in family.DROPOUT if rate in kind.model_fields)
-    changes = {} if dropout is None else dict.fromkeys(rates, dropout)
+    changes = fields if dropout is None else fields | dict.fromkeys(rates, dropout)
     if name == "bert" and args.length > 512:
         changes["max_position_embeddings"] = args.length
     config = kind(family=name, size=args.size, **changes)
