@@ -33,6 +33,7 @@ CORE = ("pretrain", "finetune", "evaluate", "train_tokenizer", "predict")
 REGISTRIES = ("families", "objectives", "tasks", "optimizers", "suites", "measures")
 WHOLE_CONFIGS = re.compile(r"\b(PretrainConfig|FinetuneConfig|RunConfig|EvalConfig)\b")
 LOOK_UPS = re.compile(r"(?:.*\.)?get_(family|objective|task|optimizer|suite|measure|algorithm)$")
+LOSS_TERMS = re.compile(r"\b(HEADS|loss_terms)\b")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 COLLECTION = (ast.Tuple, ast.List, ast.Set)
 OTHERS = (
@@ -168,7 +169,8 @@ def strings(nodes: Iterable[ast.AST | None]) -> set[str]:
 def comparisons(source: Source, names: dict[str, set[str]]) -> Iterator[tuple[str, ast.AST]]:
     """Each place that compares a member's name outside the member's folder, with its registry.
 
-    Comparisons, cases of `match`, keys of a dictionary, and lists of two names or more.
+    Comparisons, cases of `match`, keys of a dictionary, and lists of two names or more. Some loss
+    terms have the names of members, so what is about heads or loss terms is left out.
     """
     for node, parent in source.parents.items():
         texts: set[str] = set()
@@ -181,6 +183,9 @@ def comparisons(source: Source, names: dict[str, set[str]]) -> Iterator[tuple[st
             texts = strings(node.keys)
         elif isinstance(node, COLLECTION) and not isinstance(parent, ast.Compare):
             texts = strings(node.elts)
+        about = parent if isinstance(parent, ast.Assign) else node
+        if LOSS_TERMS.search(ast.unparse(about)):
+            continue
         several = not isinstance(node, ast.Compare | ast.MatchValue)
         for folder in REGISTRIES:
             members = texts & names[folder]

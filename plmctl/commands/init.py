@@ -909,9 +909,10 @@ def smoke_test(out: Path, proposal: Proposal) -> None:
         load("pretrain", out / "pretrain.yaml", overrides), StartOptions(fresh=True), as_json=False
     )
     say("smoke test 3/3: an evaluation")
-    name = next(iter(_measures_of(proposal)), "bits_per_byte")
+    own = _measures_of(proposal)
+    name = own[0] if own else "bits_per_byte"
     measure: dict[str, Any] = {"name": name, "data": [sample], "held_out": "10%"}
-    if name != "bits_per_byte":
+    if own:
         measure |= {"seq_len": proposal["seq_len"], "max_samples": 200, "store": f"{folder}/stores"}
     overrides = [f"run={folder}/eval", f"model={folder}/pretrain/model"]
     overrides.append(f"measures={json.dumps([measure])}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,12 +19,11 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from plmctl.commands.prepare import data_of, data_of_stores, prepare, root_of
-from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import Phase, TrainConfig
 from plmctl.config.units import Budget
 from plmctl.corpus.build import find_stores
 from plmctl.errors import ConfigError, DataError, PlmError
-from plmctl.families.base import Sizes
+from plmctl.families.base import Family, Sizes
 from plmctl.formatting import format_duration, format_value
 from plmctl.metrics.scaling_law import BESIROGLU, effective_tokens
 from plmctl.reporting.tables import metrics_table, rows_table
@@ -160,8 +160,6 @@ def _num_checkpoints(config: PretrainConfig) -> int:
 
 _REST = 1.15  # seconds of passes for each of the layers: also embeddings, norms, batches
 
-_TRIED = 0.3  # seconds of the passes of each
-
 _MOST_TOKENS, _MOST_CPU_FLOPS = 4096, 2e10  # in a pass: on a slow CPU, a second
 
 _WIDEST = 1024  # hidden units of the layer that is timed: wider ones have about the same FLOP/s
@@ -219,10 +217,10 @@ def _counted(prepared: Prepared, costs_known: SampleCosts) -> SampleCosts:
 def _estimated(outline: Outline, per_token: Sequence[float]) -> list[float]:
     """Seconds of a step of each phase, without text and without the whole network.
 
-    A layer and an output layer are timed, in the shapes and the precision of the run, and their
-    updates; all layers and all rows are taken to need as long for a FLOP, all weights as long for
-    an update. Products alone would not do: on a CPU with instructions for bf16 they are only a
-    part of a step. Nor would passes alone: with few tokens, updates take as long (Muon).
+    Its first layers and an output layer are timed, in the shapes and the precision of the run, and
+    their updates; all layers and all rows are taken to need as long for a FLOP, all weights as
+    long for an update. Products alone would not do: on a CPU with instructions for bf16 they are
+    only a part of a step. Nor would passes alone: with few tokens, updates take as long (Muon).
 
     Args:
         per_token: FLOPs per token of each phase.
@@ -241,9 +239,8 @@ def _estimated(outline: Outline, per_token: Sequence[float]) -> list[float]:
         rows = max(1, min(micro, most // length))
         predicted = 6.0 * sizes.output_width * sizes.outputs
         inside = flops - predicted * (share if sizes.two_stacks else max(1.0, share))
-        layer, output = _timed_layers(
-            config.optim, sizes, use, rows, length, targets=max(1, round(share * rows * length))
-        )
+        predicted_here = max(1, round(share * rows * length))
+        layer, output = _timed_layers(outline, use, rows, length, targets=predicted_here)
         each = inside * layer.flop + share * predicted * output.flop
         passes = config.train.batch_size * length * each / processes
         table = sizes.outputs * sizes.output_width
@@ -260,15 +257,9 @@ class _Times(NamedTuple):
 
 
 def _timed_layers(
-    optim: OptimizerConfig,
-    sizes: Sizes,
-    use: Mapping[str, Any],
-    rows: int,
-    length: int,
-    *,
-    targets: int,
+    outline: Outline, use: Mapping[str, Any], rows: int, length: int, *, targets: int
 ) -> tuple[_Times, _Times]:
-    """The times of a layer and of the output layer.
+    """The times of the network's own layers, the first of each stack, and of its output layer.
 
     Args:
         use: As ``resolve_compute`` gives it.
@@ -280,64 +271,44 @@ def _timed_layers(
     from torch import nn
 
     from plmctl.training.engine import make_optimizer
+    from plmctl.training.timing import first_layers, time_passes
 
-    device = torch.device(use["device"])
+    optim, device = outline.config.optim, torch.device(use["device"])
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(use["precision"])
-    # The time of a FLOP is that of wider layers, too, which would take longer to time.
-    width, outputs = min(_WIDEST, 64 * math.ceil(sizes.width / 64)), min(sizes.outputs, 32_768)
+    narrow = replace(outline, family=_narrow(outline.family, network_sizes(outline).width))
+    sizes = network_sizes(narrow)
+    model = narrow.empty_model()
+    everything = partial(narrow.family.run_layers, model, rows, length)
+    layers, run_layers = first_layers(model, everything, device)
+    outputs, width = min(sizes.outputs, 32_768), min(sizes.output_width, _WIDEST)
     with torch.device(device):
-        inputs = torch.randn(rows, length, width, requires_grad=True)
-        hidden = torch.randn(
-            min(targets, 1024), min(sizes.output_width, _WIDEST), requires_grad=True
-        )
+        hidden = torch.randn(min(targets, 1024), width, requires_grad=True)
         labels = torch.randint(outputs, (len(hidden),))
-        table = nn.Embedding(outputs, hidden.shape[1])  # as the networks have it, for the optimizer
-        if sizes.heads:
-            layer: nn.Module = nn.TransformerEncoderLayer(
-                width, width // 64, 4 * width, dropout=0.0, activation="gelu", batch_first=True
-            )
-        else:
-            # ELMo's sizes: the width is that of both directions.
-            layer = nn.LSTM(width, 4 * width, proj_size=width // 2, batch_first=True)
-    optimizer = make_optimizer(optim, nn.ModuleList([layer, table]), fused=device.type == "cuda")
+        table = nn.Embedding(outputs, width)  # as the networks have it, for the optimizer
+    optimizer = make_optimizer(optim, nn.ModuleList([*layers, table]), fused=device.type == "cuda")
 
-    def of_layer() -> torch.Tensor:
-        passed = layer(inputs)
-        states: torch.Tensor = passed if sizes.heads else passed[0]
-        return states.float().mean()
-
-    def of_output() -> torch.Tensor:
+    def run_output() -> torch.Tensor:
         logits = nn.functional.linear(hidden, table.weight)
         return nn.functional.cross_entropy(logits.float(), labels)
 
-    def timed(body: Callable[[], torch.Tensor]) -> tuple[float, float]:
-        times = list[tuple[float, float]]()
-        while len(times) < 3 or sum(map(sum, times)) < _TRIED:
-            began = time.perf_counter()
-            with torch.autocast(device.type, dtype=kind, enabled=kind is not None):
-                loss = body()
-            torch.autograd.backward(loss)
-            float(loss.detach())  # waits for the device
-            passed = time.perf_counter()
-            optimizer.step()  # of what has a gradient
-            if device.type != "cpu":
-                table.weight[0, 0].item()
-            times.append((passed - began, time.perf_counter() - passed))
-        optimizer.zero_grad()
-        passes, updates = zip(*times[1:], strict=True)  # the first one allocates memory, too
-        return statistics.median(passes), statistics.median(updates)
-
-    pairs = 12.0 * width * length if sizes.heads else 0.0
-    layer_flops = inputs[..., 0].numel() * (6.0 * _count(layer) + pairs)
+    pairs = 12.0 * sizes.width * length * len(layers) if sizes.heads else 0.0
+    layer_flops = rows * length * (6.0 * _count(layers) + pairs)
     output_flops = len(hidden) * 6.0 * _count(table)
-    layer_pass, layer_update = timed(of_layer)
-    output_pass, output_update = timed(of_output)
-    of_output_layer = _Times(output_pass / output_flops, output_update / _count(table))
-    of_weights = layer_update / _count(layer)
-    if not sizes.heads:
-        # Muon leaves the weights of ELMo's LSTM to AdamW; `nn.LSTM` has them as matrices.
-        of_weights = of_output_layer.weight
-    return _Times(layer_pass / layer_flops, of_weights), of_output_layer
+    layer_pass, layer_update = time_passes(run_layers, optimizer, device, kind)
+    output_pass, output_update = time_passes(run_output, optimizer, device, kind)
+    return (
+        _Times(layer_pass / layer_flops, layer_update / _count(layers)),
+        _Times(output_pass / output_flops, output_update / _count(table)),
+    )
+
+
+def _narrow(family: Family, width: int) -> Family:
+    """The family with ``_WIDEST`` hidden units, if a network has more and one field says so."""
+    hidden, heads, feed_forward = family.WIDTH
+    if not hidden or width <= _WIDEST or family.config.init_from is not None:
+        return family
+    others = {name: None for name in (heads, feed_forward) if name}
+    return type(family)(family.config.model_copy(update={hidden: _WIDEST, **others}))
 
 
 def _count(module: Any) -> int:

@@ -50,15 +50,15 @@ def run(name: str, texts: list[str], *, top: int, as_json: bool) -> None:
     if (Path(name) / "task.json").is_file() or made_for.endswith("ForSequenceClassification"):
         head = "label" if made_for.endswith("ForSequenceClassification") else "answer"
         answers = _task_answers(model, texts, top)
-    elif made_for.startswith("Elmo"):
-        raise ConfigError(
-            f"{name}: ELMo gives vectors of words, and says nothing to a text",
-            "measure it with `plmctl eval` and the measure bilm",
-        )
-    elif made_for.endswith("LMHeadModel"):
-        answers = _continuations(model, texts)
     elif model.text_to_text:
         answers = _spans(model, texts)
+    elif "lm" in (heads := model.family.HEADS):
+        answers = _continuations(model, texts)
+    elif heads and not model.is_masked:
+        raise ConfigError(
+            f"{name}: {model.family.TITLE} gives vectors of words, and says nothing to a text",
+            f"measure it with `plmctl eval` and the measure {model.family.OBJECTIVE}",
+        )
     else:
         answers = _masks(model, texts, top)
     tables = [

@@ -18,12 +18,14 @@ from plmctl.config.load import find_config
 from plmctl.corpus.source import content_hash
 from plmctl.errors import ConfigError
 from plmctl.evaluation.model import LoadedModel
+from plmctl.families.base import get_family
 from plmctl.files import CHECKSUM, read_json, write_atomically, writing
 from plmctl.hashing import model_hashes
 from plmctl.run.configs import EvalConfig, SuiteConfig, load
 from plmctl.run.display import say
 from plmctl.run.folder import is_finished, read_results, write_results
 from plmctl.suites.base import Suite, SuitePart
+from plmctl.suites.leaderboards import submission
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,19 +50,19 @@ def parts_of(suite: Suite, family: str, requested: Sequence[str] | None) -> list
     Raises:
         ConfigError: A requested part does not support the family.
     """
-    chosen = []
+    chosen, known = [], get_family(family)
+    reason = f"{known.TITLE}'s likelihood is of whole sentences, not of a part after a context"
     for part in suite.parts:
         if part.asked_for if requested is None else part.name not in requested:
             continue
-        if family not in part.refused:
+        if known.SCORES_PARTS or not part.scores_parts:
             chosen.append(part)
             continue
         if requested is not None:
             raise ConfigError(
-                f"--tasks: {part.name} does not support {family}: {part.refused[family]}",
-                "leave it out",
+                f"--tasks: {part.name} does not support {family}: {reason}", "leave it out"
             )
-        say(f"{part.name} is skipped: {part.refused[family]}")
+        say(f"{part.name} is skipped: {reason}")
     return chosen
 
 
@@ -195,7 +197,7 @@ def write_submission(
             predictions[one.part.name] = {k: v for k, v in answers.items() if k != CHECKSUM}
     for file in files:
         predictions.setdefault(file.task, {})[file.name] = _label_numbers(file)
-    document = suite.submission(scores, predictions)
+    document = submission(suite, scores, predictions)
     if not document:
         return None
     with writing(folder / "submission.json") as path:

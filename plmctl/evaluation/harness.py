@@ -59,7 +59,7 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
         self._sentinel = sentinel
         self._model = LoadedModel(pretrained, make_accelerator(compute), rows)
         self._masked: MaskedCompletions | None = None
-        if "mlm" in self._model.family.HEADS:
+        if self._model.is_masked:
             self._masked = MaskedCompletions(self._model, seq_len)
         else:
             self._model = self._model.for_generation(seq_len)

@@ -152,14 +152,11 @@ class Likelihood(ABC):
             ConfigError: The model is of another kind than this class, or has no language-model
                 head. Its weights are not read for this.
         """
-        heads = model.family.HEADS
         kind: type[Likelihood]
-        if "forward" in heads:
-            kind = BidirectionalLikelihood
-        elif "mlm" in heads:
-            kind = MaskedLikelihood
-        else:
-            kind = EncoderDecoderLikelihood if model.text_to_text else CausalLikelihood
+        kind = EncoderDecoderLikelihood if model.text_to_text else CausalLikelihood
+        for other in (BidirectionalLikelihood, MaskedLikelihood):
+            if set(other.LOSS_TERMS) <= set(model.family.HEADS):
+                kind = other
         likelihood = kind(model)
         if not isinstance(likelihood, cls):
             raise ConfigError(

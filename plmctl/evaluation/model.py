@@ -58,6 +58,8 @@ _ROW_TOKENS = 512  # `batch_size` counts rows of this length; more rows fit if t
 
 _MAX_LOGITS = 1 << 26  # at once: 256 MB
 
+_MASKED = ("mlm",)  # the head of masked models
+
 _T5_WINDOW = 512  # positions are relative; the published models were trained with this length
 
 
@@ -133,6 +135,11 @@ class LoadedModel:
         """Whether it reads one text and writes another (T5), or continues one (GPT)."""
         return bool(self.config.is_encoder_decoder)
 
+    @property
+    def is_masked(self) -> bool:
+        """Whether it predicts masked tokens."""
+        return set(_MASKED) <= set(self.family.HEADS)
+
     @cached_property
     def outputs(self) -> int:
         """Number of tokens that it can predict."""
@@ -206,11 +213,11 @@ class LoadedModel:
             inputs: input_ids [1, L] and what else the tokenizer gives for the text.
         """
         with self.autocast():
-            if ("mlm",) not in self.networks:  # of a folder: any masked model of transformers
+            if _MASKED not in self.networks:  # of a folder: any masked model of transformers
                 logits: torch.Tensor = self._masked_model(**inputs).logits[0, position]
                 return logits
             ids = inputs["input_ids"].to(self.device)
-            return self.family.predict_token(self.networks["mlm",], ids, position)
+            return self.family.predict_token(self.networks[_MASKED], ids, position)
 
     @cached_property
     def _masked_model(self) -> PreTrainedModel:

@@ -15,7 +15,7 @@ class BertTemplate(TokenizerTemplate):
 
     ALGORITHM = "wordpiece"
     CLASS = "BertTokenizer"
-    KIND = "bert"
+    KIND = "marks"
     # A new vocabulary starts with these five; the published ones have them at 0 and 100 to 103.
     FIRST = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     RULES = CLEANED

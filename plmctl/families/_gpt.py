@@ -80,6 +80,15 @@ class DecoderFamily(Family):
 
         return {"lm": project(hidden_states(model, input_ids, position_ids), model.lm_head)}
 
+    @classmethod
+    def run_layers(cls, model: Any, rows: int, length: int) -> None:
+        """See the base class."""
+        import torch
+
+        from plmctl.models.decoder import hidden_states
+
+        hidden_states(model, torch.zeros(rows, length, dtype=torch.long, device=model.device))
+
 
 class Gpt2Template(TokenizerTemplate):
     """GPT-2's tokenizer."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plmctl import registry
+from plmctl import hub, registry
 from plmctl.config.base import ModelConfig
 from plmctl.errors import ConfigError, nearest
 from plmctl.tokenization.templates import TokenizerTemplate
@@ -93,6 +93,7 @@ class Family(ABC):
         RECOMPUTES: Whether a backward pass can recompute activations instead of keeping them.
         COMPILES: Whether compiling pays on a GPU, so that ``compute.compile: auto`` does it.
         VARYING_SHAPES: Whether shapes inside it differ from step to step for batches of one shape.
+        SCORES_PARTS: Whether it has a likelihood of a part of a text, and not of sentences alone.
         READS_CHARACTERS: Whether it reads the characters of words instead of token ids.
         ATTENTION: Whether it has attention layers.
         FORMAT_TOKENS: Tokens that finetuning adds for its format, in the order of their ids.
@@ -125,6 +126,7 @@ class Family(ABC):
     RECOMPUTES: ClassVar[bool] = True
     COMPILES: ClassVar[bool] = True
     VARYING_SHAPES: ClassVar[bool] = False
+    SCORES_PARTS: ClassVar[bool] = True
     READS_CHARACTERS: ClassVar[bool] = False
     ATTENTION: ClassVar[bool] = True
     FORMAT_TOKENS: ClassVar[tuple[str, ...]] = ()
@@ -342,6 +344,18 @@ class Family(ABC):
         model: PreTrainedModel = loaded.network
         return model
 
+    @classmethod
+    def from_scratch(
+        cls, folder: str, loss_terms: tuple[str, ...], **changes: Any
+    ) -> PreTrainedModel:
+        """The network of a folder with random weights and the heads for ``loss_terms``."""
+        network_class: Any = cls.network_class(loss_terms)
+        network = network_class.config_class.from_pretrained(hub.local(folder), **changes)
+        network.dtype = None  # that of the weights in the folder
+        model: PreTrainedModel = network_class(network)
+        cls.initialize(model)
+        return model
+
     def load_start(self, loss_terms: tuple[str, ...], new_heads: NewHeads) -> PreTrainedModel:
         """The network of ``init_from``, with the dropout that the config chooses."""
         chosen = sorted(self.chosen_fields() & set(self.DROPOUT))
@@ -370,6 +384,15 @@ class Family(ABC):
             return NO_LIMIT
         rows: int = getattr(network, cls.POSITIONS)
         return rows - cls.UNUSED_POSITIONS
+
+    @classmethod
+    def run_layers(cls, model: Any, rows: int, length: int) -> None:
+        """Run all layers on any tokens; ``plmctl plan`` sees what the layers are given."""
+        import torch
+
+        ids = torch.zeros(rows, length, dtype=torch.long, device=model.device)
+        decoder = {"decoder_input_ids": ids} if cls.ENCODER_DECODER else {}
+        model.base_model(ids, **decoder, use_cache=False)
 
     @classmethod
     def predict_token(cls, network: Network, input_ids: Tensor, position: int) -> Tensor:
@@ -605,8 +628,8 @@ class LearnedPositionsConfig(TokenEmbeddingsConfig):
 # --- BERT's encoder, which RoBERTa and SpanBERT share ---
 
 
-class EncoderConfig(LearnedPositionsConfig):
-    """Options of BERT's encoder."""
+class EncoderConfig(TokenEmbeddingsConfig):
+    """Options of an encoder with the fields of BERT's config."""
 
     num_hidden_layers: int | None = Field(default=None, ge=1)
     """Layers."""
@@ -624,6 +647,10 @@ class EncoderConfig(LearnedPositionsConfig):
     """Dropout of attention weights."""
     initializer_range: float = Field(default=0.02, gt=0)
     """Standard deviation of the initial weights."""
+
+
+class BertConfig(EncoderConfig, LearnedPositionsConfig):
+    """Options of BERT's encoder, whose layers read the embeddings as they are."""
 
 
 class EncoderFamily(Family):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from plmctl.families._bert import BertTemplate
 from plmctl.families.base import (
     Advice,
-    EncoderConfig,
+    BertConfig,
     EncoderFamily,
     Project,
     project_to_logits,
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 
-class Config(EncoderConfig):
+class Config(BertConfig):
     """BERT: a bidirectional encoder, masked tokens and next-sentence prediction."""
 
     family: Literal["bert"] = "bert"

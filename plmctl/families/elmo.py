@@ -45,7 +45,7 @@ class ElmoTemplate(TokenizerTemplate):
     """Whole words, for which transformers has no class."""
 
     ALGORITHM = "word"
-    KIND = "bert"
+    KIND = "marks"
     FIRST = ("<S>", "</S>", "<UNK>")
     RULES = Rules("none", lowercase=False, strip_accents=False, space_chinese=True)
     MAX_LENGTH = NO_LIMIT
@@ -82,6 +82,7 @@ class Elmo(Family, config=Config):
     OBJECTIVE = "bilm"
     TOKENIZER = ElmoTemplate
     HEADS = ("forward", "backward")
+    SCORES_PARTS = False
     READS_CHARACTERS = True
     POOLS = False
     ANSWERS = ("frozen",)
@@ -135,6 +136,14 @@ class Elmo(Family, config=Config):
         for filters in (part for part in model.modules() if isinstance(part, nn.Conv1d)):
             again += filters.weight.numel() * (config.max_characters - filters.kernel_size[0])
         return int(again)
+
+    @classmethod
+    def run_layers(cls, model: Any, rows: int, length: int) -> None:
+        """See the base class; the words' vectors are any."""
+        import torch
+
+        size = model.config.projection_size
+        model.elmo.run(torch.zeros(2, rows, length, size, device=model.device))
 
     @staticmethod
     def forward(

@@ -6,6 +6,7 @@ Post-layer-norm decoder without a final layer norm; token and position embedding
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -51,7 +52,7 @@ class Gpt1Template(TokenizerTemplate):
 
     ALGORITHM = "bpe"
     CLASS = "OpenAIGPTTokenizer"
-    KIND = "bert"
+    KIND = "marks"
     FIRST = ("<unk>",)
     RULES = CLEANED
 
@@ -75,6 +76,7 @@ class Gpt1(DecoderFamily, config=Config):
         "multiple_choice": "OpenAIGPTDoubleHeadsModel",
     }
     TOKEN_IDS = ()
+    ADVICE = replace(DecoderFamily.ADVICE, objective={"separator": "none"})
 
     @classmethod
     def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:

@@ -13,7 +13,7 @@ from pydantic import Field
 from plmctl.errors import ConfigError
 from plmctl.families.base import (
     Advice,
-    EncoderConfig,
+    BertConfig,
     EncoderFamily,
     Project,
     positions_after_padding,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
 
 
-class Config(EncoderConfig):
+class Config(BertConfig):
     """RoBERTa: a bidirectional encoder, masked tokens. tiny and mini have BERT's small sizes."""
 
     family: Literal["roberta"] = "roberta"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.families._bert import BertTemplate
-from plmctl.families.base import EncoderConfig, EncoderFamily, Project, project_to_logits
+from plmctl.families.base import BertConfig, EncoderFamily, Project, project_to_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from plmctl.models.load import NewHeads
 
 
-class Config(EncoderConfig):
+class Config(BertConfig):
     """SpanBERT: BERT's encoder, spans of masked tokens and their boundaries.
 
     The published models are cased. tiny and mini have BERT's small sizes.

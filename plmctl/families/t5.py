@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plmctl import hub
 from plmctl.families.base import (
     Advice,
     Family,
@@ -192,17 +191,6 @@ class T5(Family, config=Config):
         if tied and not t5.config.scale_decoder_outputs:  # 1.1: transformers used one for both
             report_or_refuse(folder, t5, ["shared.weight or lm_head.weight"], None)
         model: PreTrainedModel = t5
-        return model
-
-    @classmethod
-    def from_scratch(cls, folder: str, **changes: Any) -> PreTrainedModel:
-        """The network of a folder with random weights."""
-        from transformers import T5Config, T5ForConditionalGeneration
-
-        network = T5Config.from_pretrained(hub.local(folder), **changes)
-        network.dtype = None  # that of the weights in the folder
-        model = T5ForConditionalGeneration(network)
-        cls.initialize(model)
         return model
 
     @staticmethod

@@ -129,7 +129,7 @@ class RankedCompletions(Measure[Config], config=Config):
         return rows
 
     def _likelihood(self, model: LoadedModel) -> str:
-        if "mlm" in model.family.HEADS:
+        if model.is_masked:
             words = self.config.variant == "word_l2r"
             masked = "its word's later tokens masked too" if words else "one masked at once"
             return f"of the completion's tokens, {masked}, all else seen"
@@ -196,7 +196,7 @@ def _scorer(model: LoadedModel, config: Config) -> Any:
     likelihood = Likelihood.of(model)  # refuses a model without a language-model head
     if isinstance(likelihood, MaskedLikelihood):
         return MaskedCompletions(model, config.seq_len, config.variant).score
-    if "lm" not in model.family.HEADS:
+    if not model.family.SCORES_PARTS:
         raise ConfigError(
             f"{model.name}: ranked_completions does not support {model.family.name}, whose "
             "likelihood is of whole sentences only",

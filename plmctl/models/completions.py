@@ -82,7 +82,7 @@ def score_encoded(
 
     scores: dict[int, CompletionScore] = {}
     with torch.inference_mode():
-        for groups in completion_batches(texts, batch_size, caches=caches(network.config)):
+        for groups in completion_batches(texts, batch_size, caches=caches(network)):
             with autocast():
                 states_KH = predicting_states(network, texts, groups)
             numbers = [member for group in groups for member in group.members]

@@ -42,6 +42,8 @@ class Adafactor(Optimizer[Config], config=Config):
     constant bounds the squares from below instead of being added.
     """
 
+    STATE_BYTES = 0  # sums of rows and columns alone
+
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
         """See the base class."""
         from plmctl.models.sharding import is_sharded

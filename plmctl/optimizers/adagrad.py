@@ -34,6 +34,8 @@ class Config(OptimizerConfig):
 class Adagrad(Optimizer[Config], config=Config):
     """PyTorch's Adagrad."""
 
+    STATE_BYTES = 4
+
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
         """See the base class."""
         import torch

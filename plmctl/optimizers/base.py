@@ -20,9 +20,17 @@ class Optimizer(ABC, Generic[C]):
 
     A subclass names its config as a type and as an object: ``class Lamb(Optimizer[Config],
     config=Config)``. No file imports PyTorch at its top, because reading a config imports all.
+
+    Attributes:
+        STATE_BYTES: Bytes of its state per parameter, about.
+        SHARDS: Whether it can update weights that are sharded over processes.
+        LAYER_DECAY: Whether layers can have learning rates of their own (``train.layer_decay``).
     """
 
     Config: ClassVar[type[OptimizerConfig]]
+    STATE_BYTES: ClassVar[int] = 8
+    SHARDS: ClassVar[bool] = True
+    LAYER_DECAY: ClassVar[bool] = True
 
     def __init_subclass__(cls, config: type[OptimizerConfig] | None = None) -> None:
         """Set ``Config``."""

@@ -42,6 +42,10 @@ class Muon(Optimizer[Config], config=Config):
     are left to AdamW.
     """
 
+    STATE_BYTES = 4
+    SHARDS = False  # an update needs the whole matrix
+    LAYER_DECAY = False
+
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
         """See the base class."""
         from plmctl.optimizers._groups import decay_groups

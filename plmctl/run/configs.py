@@ -58,6 +58,7 @@ from plmctl.config.sections import (
 from plmctl.config.units import Mark, StepsOrShare
 from plmctl.errors import ConfigError, nearest
 from plmctl.families.base import get_family
+from plmctl.optimizers.base import get_optimizer
 
 # --- The fields that name a member ---
 
@@ -293,8 +294,10 @@ class FinetuneConfig(KindConfig):
     def _one_way_to_spare(self) -> FinetuneConfig:
         if self.lora is not None and (self.train.freeze is not None or self.train.reinit_layers):
             raise ValueError("expected `lora`, or `train.freeze` and `train.reinit_layers`")
-        if self.train.layer_decay < 1 and self.optim.name == "muon":
-            raise ValueError("expected an optimizer other than muon with `train.layer_decay`")
+        if self.train.layer_decay < 1 and not get_optimizer(self.optim.name).LAYER_DECAY:
+            raise ValueError(
+                f"expected an optimizer other than {self.optim.name} with `train.layer_decay`"
+            )
         return self
 
 

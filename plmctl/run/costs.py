@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plmctl.families.base import Sizes
+from plmctl.optimizers.base import get_optimizer
 from plmctl.run.prepared import Outline, Prepared, make_network
 
 if TYPE_CHECKING:
@@ -72,10 +73,6 @@ def network_facts(model: PreTrainedModel) -> dict[str, int]:
 # --- Memory of the training state ---
 
 
-_STATE_BYTES = {"adamw": 8, "lamb": 8, "adagrad": 4, "muon": 4, "adafactor": 0}
-"""Bytes per parameter of an optimizer's state; adafactor keeps only sums of rows and columns."""
-
-
 def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, float]:
     """Bytes of the training state, in 32 bits; exact except for small buffers.
 
@@ -86,5 +83,5 @@ def state_memory(sizes: Sizes, optimizer: str, *, mixed: bool) -> dict[str, floa
     return {
         "weights": 4 * count + (2 * count if mixed else 0.0),
         "gradients": 4 * count,
-        "optimizer": _STATE_BYTES.get(optimizer, 8) * count,
+        "optimizer": get_optimizer(optimizer).STATE_BYTES * count,
     }

@@ -19,13 +19,14 @@ from plmctl.errors import ConfigError
 from plmctl.families.base import Family, family_of, make_family, refuse_longer
 from plmctl.folders import check_model
 from plmctl.objectives.base import get_objective, make_objective
+from plmctl.optimizers.base import get_optimizer
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig, RunConfig
 from plmctl.run.costs import network_sizes, state_memory
 from plmctl.run.display import say
 from plmctl.run.folder import run_progress
 from plmctl.run.prepared import Outline, Prepared, folder_tokenizer, fresh_model
-from plmctl.tasks.base import ScoredConfig, Task, make_task
+from plmctl.tasks.base import ScoredConfig, Task, get_task, make_task
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import TOKEN_NAMES, Vocab, open_tokenizer
 from plmctl.tokenization.words import check_mark
@@ -265,7 +266,7 @@ def _check_sharded(config: RunConfig, family: Family) -> None:
         return
     from plmctl.training.distributed import forgets_forwards
 
-    writes = isinstance(config, FinetuneConfig) and config.task.name == "text_to_text"
+    writes = isinstance(config, FinetuneConfig) and get_task(config.task.name).WRITES
     if writes and not forgets_forwards():
         raise ConfigError(
             "launch.strategy: fsdp needs a newer PyTorch for tasks that generate text",
@@ -273,10 +274,10 @@ def _check_sharded(config: RunConfig, family: Family) -> None:
         )
     if not family.FSDP:
         raise ConfigError(f"launch.strategy: fsdp is not supported for {family.TITLE}", "use ddp")
-    if config.optim.name == "muon":
+    if not get_optimizer(name := config.optim.name).SHARDS:
         raise ConfigError(
-            "launch.strategy: fsdp is not supported with optim.name=muon, whose updates need whole "
-            "matrices",
+            f"launch.strategy: fsdp is not supported with optim.name={name}, whose updates need "
+            "whole matrices",
             "use another optimizer, or ddp",
         )
     if config.compute.precision == "fp16":

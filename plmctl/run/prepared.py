@@ -58,6 +58,17 @@ class Outline:
             return self.family.load_start(self.objective.LOSS_TERMS, new_heads)
         return fresh_model(self.family, self.objective, self.vocab)
 
+    def empty_model(self) -> PreTrainedModel:
+        """The network on the meta device, without weights."""
+        import torch
+
+        if self.config.model.init_from is not None:  # its weights decide what it is
+            loaded: Any = self.bare_model()
+            moved: PreTrainedModel = loaded.to("meta")
+            return moved
+        with torch.device("meta"):
+            return self.bare_model()
+
 
 @dataclass(frozen=True)
 class Prepared(Outline):

@@ -16,7 +16,6 @@ import yaml
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from plmctl.errors import ConfigError, nearest
-from plmctl.suites.leaderboards import LEADERBOARDS, Predictions
 
 
 def _group(value: Any) -> Any:
@@ -75,7 +74,7 @@ class SuitePart:
         source: Where users get them.
         rows: Their content, in words.
         asked_for: Run only if the user names it.
-        refused: By family that it does not support, the reason.
+        scores_parts: Whether it scores parts of texts, which needs ``Family.SCORES_PARTS``.
     """
 
     name: str
@@ -84,7 +83,7 @@ class SuitePart:
     source: str
     rows: str
     asked_for: bool = False
-    refused: Mapping[str, str] = field(default_factory=dict)
+    scores_parts: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ class Suite:
         recipes: How tasks are finetuned; a family does not run the tasks that it has none for.
         published: Published results, in per cent.
         compares_all: Whether published results of all families are shown, not only of the model's.
-        leaderboard: Which of ``LEADERBOARDS`` takes its predictions; None: there is none.
+        leaderboard: Its name in ``leaderboards``, if one takes its predictions.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -230,14 +229,6 @@ class Suite:
         if not self.compares_all:
             return tuple(row for row in self.published if row.family == family)
         return tuple(sorted(self.published, key=lambda row: row.family != family))
-
-    def submission(
-        self, scores: Mapping[str, float], predictions: Predictions
-    ) -> Mapping[str, Any] | None:
-        """The document that the suite's leaderboard takes; None: there is none."""
-        if self.leaderboard is None:
-            return None
-        return LEADERBOARDS[self.leaderboard](self, scores, predictions)
 
 
 @cache

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from plmctl.suites.base import Suite
+from plmctl.suites.base import Suite
 
 Scores = Mapping[str, float]
 """By column, in per cent."""
@@ -46,7 +45,14 @@ def accuracies(suite: Suite, scores: Scores, predictions: Predictions) -> dict[s
     }
 
 
-LEADERBOARDS: Mapping[str, Callable[[Suite, Scores, Predictions], dict[str, Any]]] = {
+_LEADERBOARDS: Mapping[str, Callable[[Suite, Scores, Predictions], dict[str, Any]]] = {
     "babylm": collated,
     "chinese_babylm": accuracies,
 }
+
+
+def submission(suite: Suite, scores: Scores, predictions: Predictions) -> dict[str, Any] | None:
+    """The document that the suite's leaderboard takes; None: there is none."""
+    if suite.leaderboard is None:
+        return None
+    return _LEADERBOARDS[suite.leaderboard](suite, scores, predictions)

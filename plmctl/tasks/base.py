@@ -90,10 +90,12 @@ class Task(ABC, Generic[C]):
     Attributes:
         HEADS: Ends of the names of transformers' network classes that have this task's head: a
             folder that plmctl has not finetuned is recognised by them.
+        WRITES: Whether its networks generate text.
     """
 
     Config: ClassVar[type[ScoredConfig]]
     HEADS: ClassVar[tuple[str, ...]] = ()
+    WRITES: ClassVar[bool] = False
 
     def __init_subclass__(cls, config: type[ScoredConfig] | None = None) -> None:
         """Set ``Config``; base classes of several tasks have none."""

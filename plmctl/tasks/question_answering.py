@@ -68,9 +68,6 @@ if TYPE_CHECKING:
     from plmctl.models.network import Network
 
 
-Head = Literal["linear", "albert"]
-
-
 class Config(ScoredConfig):
     """Find the answer to a question in a context."""
 
@@ -154,14 +151,14 @@ class QuestionAnswering(Task[Config], config=Config):
     ) -> QuestionAnsweringExamples:
         """The rows in windows of ``max_length`` tokens; see ``question_windows``."""
         source = tokenizer.name_or_path  # the model's folder, which decides the head
-        head: Head = "linear"
+        has_none = False
         if source and self.config.version2:
             from plmctl.models.load import config_of
 
-            head = self.head_of(config_of(source))
+            has_none = self.head_of(config_of(source)) == "answer_or_none"
         windows = question_windows(self.config, rows, tokenizer, max_length, use)
         return QuestionAnsweringExamples(
-            self.config, windows, head, cut=windows.cut, dropped=windows.dropped
+            self.config, windows, has_none, cut=windows.cut, dropped=windows.dropped
         )
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
@@ -189,9 +186,7 @@ class QuestionAnswering(Task[Config], config=Config):
         Raises:
             ConfigError: There is none.
         """
-        kind: HeadKind = "question_answering"
-        if self.head_of(network) == "albert":
-            kind = "answer_or_none"
+        kind = self.head_of(network)
         known_class = family_of(network).head_class(kind, network)
         if known_class is None:
             raise ConfigError(
@@ -225,7 +220,7 @@ class QuestionAnswering(Task[Config], config=Config):
             "end": out.end_logits.float().masked_fill(padding, -torch.inf),
         }
 
-    def head_of(self, network: PreTrainedConfig) -> Head:
+    def head_of(self, network: PreTrainedConfig) -> HeadKind:
         """Which head a network gets.
 
         Raises:
@@ -239,7 +234,8 @@ class QuestionAnswering(Task[Config], config=Config):
                 f"{'with' if config.version2 else 'without'} task.version2",
                 "the head is for an ALBERT and version2; use `head: linear`",
             )
-        return "albert" if has_one and config.version2 and config.head != "linear" else "linear"
+        separate = has_one and config.version2 and config.head != "linear"
+        return "answer_or_none" if separate else "question_answering"
 
 
 # --- Examples: batches, losses, answers, metrics ---
@@ -247,15 +243,19 @@ class QuestionAnswering(Task[Config], config=Config):
 
 @dataclass(frozen=True)
 class QuestionAnsweringExamples(TaskExamples[Config]):
-    """Questions about contexts; an example is a window. ``cut`` counts questions that lost text."""
+    """Questions about contexts; an example is a window. ``cut`` counts questions that lost text.
+
+    Attributes:
+        has_none: Whether the network's head has a logit of its own for no answer (ALBERT's).
+    """
 
     windows: QuestionWindows
-    head: Head
+    has_none: bool
 
     @property
     def loss_terms(self) -> tuple[str, ...]:
         """Start and end, and whether there is no answer for ALBERT's head."""
-        return ("start", "end", "none") if self.head == "albert" else ("start", "end")
+        return ("start", "end", "none") if self.has_none else ("start", "end")
 
     @property
     def weights(self) -> dict[str, float]:
@@ -312,7 +312,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         targets = {}
         if windows.labels is not None:
             targets = dict(zip(("start", "end"), windows.labels[samples].T.copy(), strict=True))
-            if self.head == "albert":
+            if self.has_none:
                 inputs["start_positions"] = targets["start"]
                 start = targets["start"]
                 targets["none"] = np.where(start < 0, start, start == 0)
@@ -334,7 +334,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         logits = network(**batch.inputs)
         ends = {part: batch.targets[part] for part in ("start", "end")}
         sums = (score_sums if score else cross_entropy_sums)(logits, ends)
-        if self.head == "albert":
+        if self.has_none:
             known = batch.targets["none"] != IGNORE
             none, target = logits["none"][known], batch.targets["none"][known]
             sums["none"] = binary_cross_entropy_with_logits(
@@ -365,7 +365,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
                     answer |= {"prediction": "", "start": None}
         for answer in answers:
             chances = {one["text"]: one["probability"] for one in answer["n_best"]}
-            if self.head == "albert":  # whose silence is none of the n best, but a logit
+            if self.has_none:  # whose silence is none of the n best, but a logit
                 chances[""] = float(1 / (1 + np.exp(-answer["null_difference"])))
             answer["probability"] = chances.get(answer["prediction"], 0.0)
         return answers
@@ -439,7 +439,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
         def text_of(first: int, last: int) -> tuple[str, int]:
             return context.slice(first, last), int(context.offsets[first, 0])
 
-        among = silence if self.config.version2 and self.head == "linear" else None
+        among = silence if self.config.version2 and not self.has_none else None
         ranked = best_answers(candidates, text_of, among, self.config.n_best)
         best = next((one for one in ranked if one.text), FoundAnswer("", None, -np.inf))
         answer: Answer = {
@@ -452,7 +452,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
             ],
         }
         if self.config.version2:
-            margin = silence - best.score if self.head == "linear" else silence
+            margin = silence if self.has_none else silence - best.score
             answer |= {"null_difference": margin if best.text else 1e9, "best": best.text}
         return answer
 
@@ -461,7 +461,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
     ) -> tuple[list[Candidate], float]:
         """The answers that a window offers, and its score of there being none."""
         longest = self.config.max_answer_length
-        if self.head == "albert":
+        if self.has_none:
             first, last, score = (outputs[name][number] for name in ("first", "last", "score"))
             offered = candidates_from_beams(first, last, score, window, longest)
             return offered, float(outputs["none"][number])

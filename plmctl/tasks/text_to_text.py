@@ -125,6 +125,8 @@ _MOST_LABELS = 1000
 class TextToText(Task[Config], config=Config):
     """Pairs of texts, and a network that reads the first and writes the second."""
 
+    WRITES = True
+
     def text_columns(self) -> tuple[str, ...]:
         """The columns of the source."""
         return tuple(dict.fromkeys(template_columns(self.config.read)))
@@ -240,15 +242,15 @@ class TextToText(Task[Config], config=Config):
 
     def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with its language-model head."""
-        from plmctl.families.t5 import T5
         from plmctl.models.heads.text_generation import load_writer
         from plmctl.models.load import config_of
 
-        if not config_of(start.model).is_encoder_decoder:
+        network = config_of(start.model)
+        if not network.is_encoder_decoder:
             return load_writer(start, start.changes, format_ids(start.tokenizer))
-        if not start.pretrained:
-            return T5.from_scratch(start.model, **start.changes)
-        return T5.load(start.model, LOSS_TERMS, **start.changes)
+        family = family_of(network)
+        load = family.load if start.pretrained else family.from_scratch
+        return load(start.model, LOSS_TERMS, **start.changes)
 
     @staticmethod
     def forward(model: Any, **inputs: Any) -> dict[str, Tensor]:

@@ -88,7 +88,7 @@ class TokenizerTemplate:
 
         rules = self.rules
         parts = unicode_form(rules)
-        if self.KIND != "bert" or self.config.pretokenized:
+        if self.KIND != "marks" or self.config.pretokenized:
             return normalizers.Sequence(parts + folding(rules))
         if rules.keep_joiners:  # BERT's cleaning, which cannot do this
             parts.append(normalizers.Replace(Regex(_CONTROLS), ""))
@@ -154,7 +154,7 @@ class TokenizerTemplate:
             return "spaces"
         # Chinese characters are units only where they are words, and joiners are marks for BERT.
         is_bert = self.rules.space_chinese and not self.rules.keep_joiners
-        return "spaces" if self.KIND == "bert" and not is_bert else self.KIND
+        return "spaces" if self.KIND == "marks" and not is_bert else self.KIND
 
     @cached_property
     def rules(self) -> Rules:

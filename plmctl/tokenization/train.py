@@ -196,12 +196,12 @@ def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> 
         if (
             sum(text.count(" ") for text in batch) > _SPACED * sum(map(len, batch))
             if kind == "bytes"
-            else kind == "bert"
+            else kind == "marks"
         ):
             parts = cut(batch, kind)
             numbers = np.bincount(parts.which, minlength=len(parts.texts)).tolist()
             for part, number in zip(parts.texts, numbers, strict=True):
-                unit = part.lstrip(" ") if kind == "bert" else part
+                unit = part.lstrip(" ") if kind == "marks" else part
                 for one in (unit,) if unit in table else find(part):
                     table[one] += number
         else:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
-Kind = Literal["bert", "bytes", "spaces"]
+Kind = Literal["marks", "bytes", "spaces"]
 """The rule: BERT's words and marks, GPT-2's expression, or only white space."""
 
 ONE_WORD: dict[Kind, str] = {
-    "bert": "[A-Za-z0-9]+",
+    "marks": "[A-Za-z0-9]+",
     "bytes": " (?:[A-Za-z]+|[0-9]+)",
     "spaces": "[!-~]+",
 }
@@ -65,7 +65,7 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     many = "+" if longest is None else f"{{1,{longest}}}"
     if kind == "spaces":
         return re.compile(f"[^{WHITE_SPACE}]{many}")
-    if kind == "bert":
+    if kind == "marks":
         # BERT puts spaces around marks and Chinese characters. Chinese characters of five digits
         # are left out for speed: leaving units together is no error.
         marks = _class_of(bert_marks().tobytes())
@@ -139,7 +139,7 @@ def cut(
     low = np.minimum(code, 0xFFFF) if code is not byte else byte
     cuts = np.append(_cuts_at_spaces(_is_space(kind)[low], code, begins, filled), True)
     within, inner = np.zeros((2, len(code) + 1), dtype=np.bool_)
-    if kind == "bert":
+    if kind == "marks":
         alone = alone_in_words()[low]
         cuts[:-1] |= alone
         cuts[1:] |= alone
@@ -147,7 +147,7 @@ def cut(
         sort = character_sorts()[low]
         cuts[1:-1] |= (sort[1:] != sort[:-1]) & (sort[1:] > 0) & (sort[:-1] > 0)
     # Seams take time for every character, and pay only where much of the text has no spaces.
-    far = 0 if code is byte or kind == "bert" else np.count_nonzero(code >= 0x0E00)
+    far = 0 if code is byte or kind == "marks" else np.count_nonzero(code >= 0x0E00)
     if seams is not None and far > _RARE * len(code):
         within[1:-1], inner[1:-1] = seams(code)
         cuts |= within
@@ -276,7 +276,7 @@ def kind_of(tokenizer: "Tokenizer") -> Kind | None:
     normalizer, cutter = steps_of(tokenizer.normalizer), steps_of(tokenizer.pre_tokenizer)
     names = [part["type"] for part in normalizer], [part["type"] for part in cutter]
     if names == (["BertNormalizer"], ["BertPreTokenizer"]):
-        return "bert" if normalizer[0]["handle_chinese_chars"] else None
+        return "marks" if normalizer[0]["handle_chinese_chars"] else None
     if names == ([], ["ByteLevel"]):
         plain = cutter[0]["use_regex"] and not cutter[0]["add_prefix_space"]
         return "bytes" if plain else None

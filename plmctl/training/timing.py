@@ -1,20 +1,30 @@
-"""The time of a few real steps, for a budget of time."""
+"""The time of a few real steps, for a budget of time, or of a layer, for an estimate."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as trees
 
 from plmctl.errors import PlmError
 from plmctl.examples.keys import fold
 from plmctl.formatting import format_duration
+from plmctl.models.fast import apply_fast_paths, use_fused_attention
+from plmctl.models.parameters import layer_stacks
 from plmctl.training.data import StepBatches
 from plmctl.training.distributed import summed
 from plmctl.training.loop import apply, compute_gradient
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from plmctl.training.engine import Engine
     from plmctl.training.plan import Plan
 
@@ -143,3 +153,83 @@ def agreed(engine: Engine, number: float) -> float:
     """The number of the main process, in all of them."""
     (shared,) = summed(engine.accelerator, [number if engine.accelerator.is_main_process else 0.0])
     return shared
+
+
+# --- The time of a layer, without text and without the whole network ---
+
+_TRIED = 0.3  # seconds of the passes of each
+
+
+def first_layers(
+    model: PreTrainedModel, run_layers: Callable[[], None], device: torch.device
+) -> tuple[nn.ModuleList, Callable[[], Tensor]]:
+    """The first layer of each stack with any weights, and a function that gives their mean output.
+
+    Args:
+        model: On the meta device; it is changed.
+        run_layers: Runs all its layers, on inputs of the shapes that are timed.
+        device: Where the layers will be.
+    """
+    calls = dict[nn.Module, tuple[Any, Any]]()
+
+    def note(layer: nn.Module, arguments: Any, named: Any) -> None:
+        calls.setdefault(layer, (arguments, named))  # ALBERT's layer is called several times
+
+    use_fused_attention(model)  # it reads no mask, of which the meta device has no values
+    firsts = [stack[0] for stack in layer_stacks(model).values()]
+    hooks = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in firsts]
+    with torch.no_grad(), torch.device("meta"):
+        run_layers()
+    for hook in hooks:
+        hook.remove()
+    apply_fast_paths(model, device=device.type, compiled=False, sharded=False)
+    layers = nn.ModuleList(firsts).to_empty(device=device).train()
+    with torch.no_grad():
+        for weight in layers.parameters():
+            weight.normal_(std=0.02)
+        for buffer in layers.buffers():
+            buffer.fill_(1)
+    inputs = trees.tree_map_only(Tensor, partial(_like, device=device), list(calls.values()))
+
+    def run() -> Tensor:
+        outputs = [layer(*a, **named) for layer, (a, named) in zip(layers, inputs, strict=True)]
+        states = [one if isinstance(one, Tensor) else one[0] for one in outputs]
+        return torch.stack([one.float().mean() for one in states]).sum()
+
+    return layers, run
+
+
+def _like(tensor: Tensor, device: torch.device) -> Tensor:
+    """Any values in the shape of a tensor that has none."""
+    if tensor.is_floating_point():
+        return torch.randn(tensor.shape, dtype=tensor.dtype, device=device, requires_grad=True)
+    return torch.ones_like(tensor, device=device)
+
+
+def time_passes(
+    body: Callable[[], Tensor],
+    optimizer: torch.optim.Optimizer,
+    device: torch.device,
+    precision: torch.dtype | None,
+) -> tuple[float, float]:
+    """Median seconds of a forward and backward pass, and of the update.
+
+    Args:
+        body: Gives the loss.
+        precision: Of products; None: float32.
+    """
+    times = list[tuple[float, float]]()
+    while len(times) < 3 or sum(map(sum, times)) < _TRIED:
+        began = time.perf_counter()
+        with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
+            loss = body()
+        torch.autograd.backward(loss)
+        float(loss.detach())  # waits for the device
+        passed = time.perf_counter()
+        optimizer.step()  # of what has a gradient
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+        times.append((passed - began, time.perf_counter() - passed))
+    optimizer.zero_grad()
+    passes, updates = zip(*times[1:], strict=True)
+    return statistics.median(passes), statistics.median(updates)

@@ -1,4 +1,7 @@
-"""The worked examples of docs/new-*.md as a user follows them: file, config and commands."""
+"""The worked examples of docs/new-*.md as a user follows them: file, config and commands.
+
+Then each goes through all other commands, as the members of plmctl do in ``test_every_member``.
+"""
 
 import json
 import os
@@ -31,10 +34,19 @@ def blocks_of(page: str, package: Path, member: str) -> dict[str, str]:
 def run(line: str, folder: Path, package: Path) -> str:
     """What a command of a page prints."""
     program, *arguments = shlex.split(line)
+    return run_python(["-m", program, *arguments], folder, package)
+
+
+def through_all_commands(call: str, folder: Path, package: Path) -> None:
+    """Call a function of ``walk`` in a process that has the new file."""
+    run_python(["-c", f"from tests.commands.walk import *; {call}"], folder, package)
+
+
+def run_python(arguments: list[str], folder: Path, package: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", program, *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(package), "CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ | {"PYTHONPATH": f"{package}:{ROOT}", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         timeout=240,
@@ -60,6 +72,7 @@ def test_an_objective(world: Path, tmp_path: Path) -> None:
     assert losses[2] < losses[0]
     assert not (world / "run-backward" / "eval" / "samples.json").exists()  # it has none
     assert "the killed run equals the uninterrupted run" in outputs[2]
+    through_all_commands("walk('gpt2', 'backward_lm')", world, tmp_path)
 
 
 @pytest.mark.slow
@@ -72,16 +85,11 @@ def test_a_family(world: Path, tmp_path: Path) -> None:
     config = AutoModelForMaskedLM.from_pretrained(world / "run-electra/model").config
     assert (config.model_type, config.hidden_size, config.embedding_size) == ("electra", 64, 32)
     assert (config.num_attention_heads, config.intermediate_size) == (1, 256)
-
-
-def test_a_family_is_proposed(world: Path, tmp_path: Path) -> None:
-    blocks_of("new-family.md", tmp_path, "families/electra_generator.py")
-    line = "plmctl init text.txt --family electra_generator --no-smoke --json --out new"
-    result = json.loads(run(f"{line} --budget '100k tokens'", world, tmp_path))
-    assert result["settings"]["tokenizer"]["value"] == "wordpiece (bert)"
-    assert result["settings"]["objective"]["because"] == "as in ElectraGenerator"
-    planned = run("plmctl plan new/pretrain.yaml --vocab-size 300 --json", world, tmp_path)
-    assert json.loads(planned)["parameters"] > 0
+    through_all_commands("walk('electra_generator')", world, tmp_path)
+    proposed = (world / "electra_generator-mlm" / "tokenizer.yaml").read_text()
+    assert "algorithm: wordpiece" in proposed
+    proposed = (world / "electra_generator-mlm" / "pretrain.yaml").read_text()
+    assert "as in ElectraGenerator" in proposed
 
 
 def test_a_task(pretrained: dict[str, Path], tmp_path: Path) -> None:
@@ -96,6 +104,8 @@ def test_a_task(pretrained: dict[str, Path], tmp_path: Path) -> None:
     assert 0 <= document["results"]["accuracy"] <= 1
     saved = json.loads((tmp_path / "runs" / "cloze" / "model" / "task.json").read_text())
     assert saved["labels"] == ["likes", "sees"]
+    call = f"walk_task({{'name': 'cloze'}}, {str(pretrained['bert'] / 'model')!r}, 'cloze.jsonl')"
+    through_all_commands(call, tmp_path, tmp_path)
 
 
 def test_a_task_with_a_head_of_its_own(pretrained: dict[str, Path], tmp_path: Path) -> None:

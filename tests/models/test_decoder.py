@@ -15,6 +15,7 @@ from plmctl.config.sections import LoraConfig
 from plmctl.families.base import get_family
 from plmctl.models.batch import Batch
 from plmctl.models.decoder import hidden_states
+from plmctl.models.heads.text_generation import caches
 from plmctl.models.network import Network
 from plmctl.models.parameters import add_lora
 from plmctl.tasks.base import get_task
@@ -185,3 +186,12 @@ def test_compiled_in_one_graph_without_a_mask(name: str, family: str, folder: Fo
         torch.testing.assert_close(losses[part], loss, rtol=1e-5, atol=0)
     assert attended == [(None, True)] * network.model.config.n_layer
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("name", "has_one"),
+    [("GPT2LMHeadModel", True), ("OpenAIGPTLMHeadModel", False),
+     ("T5ForConditionalGeneration", True)],
+)  # fmt: skip
+def test_which_networks_have_a_cache(name: str, has_one: bool) -> None:
+    assert caches(getattr(transformers, name)) == has_one

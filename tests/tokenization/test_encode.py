@@ -76,7 +76,7 @@ CUTS: dict[Kind, dict[str, list[str]]] = {
         "中国，3年": ["中国", "，", "3", "年"],
         "a\u0378b, c": ["a\u0378b", ",", " c"],  # no character of any Unicode so far
     },
-    "bert": {
+    "marks": {
         "The cat's 2nd.": ["The", " cat", "'", "s", " 2nd", "."],
         "中国\t3年": ["中", "国", "\t", "3", "年"],
         "0\x0c0": ["0\x0c0"],  # BERT drops this, as if nothing were there
@@ -285,7 +285,7 @@ def test_what_attaches_to_a_space_is_given_whole(text: str) -> None:
 def test_units_come_back_in_their_order(saved: Saved) -> None:
     oracle = raw(saved("wordpiece", "bert"))
     units = ["中", "cat", ",", "the", "\u200b", "sat2"]
-    encoded = encode_units(oracle, units, "bert")
+    encoded = encode_units(oracle, units, "marks")
     ends = np.cumsum(encoded.sizes)[:-1]
     assert [part.tolist() for part in np.split(encoded.ids, ends)] == [
         oracle.encode(unit, add_special_tokens=False).ids for unit in units

@@ -157,7 +157,7 @@ def test_joining_drops_the_mark_of_the_right_piece() -> None:
 # Counts: exact while they fit, unbiased and bounded when they do not.
 
 
-@pytest.mark.parametrize("kind", ["bert", "bytes", "spaces"])
+@pytest.mark.parametrize("kind", ["marks", "bytes", "spaces"])
 def test_counts_are_exact_while_they_fit(kind: Kind) -> None:
     expected = Counter(unit for text in TEXTS for unit in pattern(kind).findall(text))
     counts = count_units(TEXTS, kind, budget=10_000, seed=1)
@@ -167,7 +167,7 @@ def test_counts_are_exact_while_they_fit(kind: Kind) -> None:
     assert counts.characters == sum(map(len, TEXTS))
 
 
-@pytest.mark.parametrize("kind", ["bert", "bytes", "spaces"])
+@pytest.mark.parametrize("kind", ["marks", "bytes", "spaces"])
 def test_units_have_all_of_a_text(kind: Kind) -> None:
     removed = re.compile(r"\s+") if kind != "bytes" else re.compile("$^")
     for text in TEXTS:

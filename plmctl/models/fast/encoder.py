@@ -161,12 +161,12 @@ class _Albert(_Partial):
 
 # By name and not by class: importing all these models would take a twelfth of a second.
 _STACKS: dict[str, tuple[str, type[_Partial]]] = {
-    "albert": ("AlbertTransformer", _Albert),
-    "bert": ("BertEncoder", _Bert),
-    "distilbert": ("Transformer", _DistilBert),
-    "roberta": ("RobertaEncoder", _Bert),
+    "transformers.models.albert.modeling_albert": ("AlbertTransformer", _Albert),
+    "transformers.models.bert.modeling_bert": ("BertEncoder", _Bert),
+    "transformers.models.distilbert.modeling_distilbert": ("Transformer", _DistilBert),
+    "transformers.models.roberta.modeling_roberta": ("RobertaEncoder", _Bert),
 }
-"""Of a model type: the class of its list of layers, and what it is given."""
+"""For a file of transformers: the class of its networks' list of layers, and what it becomes."""
 
 
 def skip_unused_positions(model: nn.Module) -> None:
@@ -176,10 +176,9 @@ def skip_unused_positions(model: nn.Module) -> None:
         ImportError: It is one of those above, and not as it was.
     """
     for body in model.modules():
-        kind = getattr(getattr(body, "config", None), "model_type", None)
-        if kind not in _STACKS or not isinstance(body, PreTrainedModel):
+        if not isinstance(body, PreTrainedModel) or type(body).__module__ not in _STACKS:
             continue
-        name, methods = _STACKS[kind]
+        name, methods = _STACKS[type(body).__module__]
         if any(isinstance(module, _Partial) for module in body.modules()):
             continue
         stacks: list[Any] = [m for m in body.modules() if type(m).__name__ == name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -119,9 +120,10 @@ Processors = Callable[[tuple[int, ...], int], list[Any]]
 ids [B, T] and logits [B, V] that give other logits."""
 
 
-def caches(config: Any) -> bool:
+def caches(model: Any) -> bool:
     """Whether a network can continue from cached keys and values; GPT-1 cannot."""
-    return str(config.model_type) != "openai-gpt"
+    # Until transformers 5.23 it has the second name.
+    return bool({"cache", "past_key_values"} & set(signature(model.forward).parameters))
 
 
 def generate_rows(
@@ -148,7 +150,7 @@ def generate_rows(
     """
     settings = _generation_config(model, search, special)
     # Padding, which is the end token of GPT-2, would count as a token that was there already.
-    same_length = not caches(model.config) or search.no_repeat_ngram == 1
+    same_length = not caches(model) or search.no_repeat_ngram == 1
     result: dict[int, list[int]] = {}
     with _without_own_settings(model):
         for which in batches(lengths_of(rows), most=batch_size, same_length=same_length):
@@ -183,7 +185,7 @@ def _inputs(model: Any, rows: Sequence[Sequence[int]], special: SpecialIds) -> d
     two_stacks, device = bool(model.config.is_encoder_decoder), model.device
     ids, real = padded(rows, special.pad, left=not two_stacks)
     inputs = {"input_ids": torch.from_numpy(ids).to(device)}
-    if caches(model.config):  # GPT-1 gets no padding, and computes faster without a mask
+    if caches(model):  # GPT-1 gets no padding, and computes faster without a mask
         inputs["attention_mask"] = torch.from_numpy(real).to(device).long()
     if two_stacks:
         inputs["decoder_input_ids"] = torch.tensor([special.start] * len(rows), device=device)
@@ -205,6 +207,6 @@ def _generation_config(model: Any, search: Search, special: SpecialIds) -> Gener
         eos_token_id=sorted(special.ends) or None,
         pad_token_id=special.pad,
         decoder_start_token_id=special.start[0] if special.start else None,
-        use_cache=caches(model.config),
+        use_cache=caches(model),
         **beams,
     )

@@ -1,0 +1,63 @@
+"""Every family, objective and task of the registry through all commands, in tiny sizes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plmctl import registry
+from plmctl.families.base import families
+from plmctl.objectives.base import get_objective
+from tests.commands.conftest import NAMES, sentence
+from tests.commands.walk import walk, walk_task
+
+pytestmark = pytest.mark.sweep
+
+OF_PAPERS = {family.OBJECTIVE for family in families()}
+OTHERS = [name for name in registry.names("objectives") if name not in OF_PAPERS]
+TASKS: dict[str, dict[str, Any]] = {
+    "classification": {},
+    "multiple_choice": {"label": "right"},
+    "question_answering": {},
+    "tagging": {},
+    "text_to_text": {"source": "text", "target": "label"},
+}
+
+
+@pytest.fixture(scope="module")
+def rows(world: Path) -> str:
+    """Rows that every task of plmctl can read."""
+    chosen = []
+    for number in range(20):
+        text = sentence(number)
+        words = text.split()
+        tags = ["B-PER" if word in NAMES else "O" for word in words]
+        answer = {"text": [words[0]], "answer_start": [0]}
+        row = {"text": text, "label": "ab"[number % 2], "tokens": words, "tags": tags}
+        row |= {"question": f"Who {words[1]}?", "context": text, "answers": answer}
+        chosen.append(row | {"options": NAMES[:3], "right": number % 3})
+    lines = "\n".join(map(json.dumps, chosen))
+    (world / "tasks.jsonl").write_text(lines + "\n", encoding="utf-8")
+    return "tasks.jsonl"
+
+
+@pytest.mark.parametrize("name", registry.names("families"))
+def test_a_family_goes_through_all_commands(name: str, pretrained: dict[str, Path]) -> None:
+    walk(name)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_so_does_an_objective_that_is_no_paper_s_of_a_family(
+    name: str, pretrained: dict[str, Path]
+) -> None:
+    objective = get_objective(name)
+    terms, two = objective.LOSS_TERMS, objective.ENCODER_DECODER
+    fitting = [one.name for one in families() if one.fits(terms, encoder_decoder=two)]
+    walk(fitting[0], name)
+
+
+@pytest.mark.parametrize("name", registry.names("tasks"))
+def test_and_a_task(name: str, pretrained: dict[str, Path], rows: str) -> None:
+    model = "gpt2" if "target" in TASKS[name] else "bert"
+    walk_task({"name": name, **TASKS[name]}, f"done-{model}/model", rows)
