@@ -30,7 +30,7 @@ def test_the_machine_and_its_packages(world: Path, capfd: pytest.CaptureFixture[
     assert facts["machine"]["disk_free_gb"] > 0
     packages = {package["name"]: package for package in facts["packages"]}
     assert packages["torch"]["installed"] == version("torch")
-    assert packages["numpy"]["tested"] is not None
+    assert all(package["tested"] for package in packages.values())
     assert {extra["name"] for extra in facts["extras"]} >= {"zh", "peft", "text"}
 
 
