@@ -11,6 +11,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from plmctl.corpus.build import (
     count_missing_words,
     find_stores,
 )
-from plmctl.corpus.overlap import shared_text
+from plmctl.corpus.overlap import Overlap, measure
 from plmctl.corpus.prepared import PreparedText
 from plmctl.corpus.remote import RemoteRoot, RemoteStore, is_url, store_root
 from plmctl.corpus.source import resolve, size_of
@@ -39,7 +40,7 @@ from plmctl.corpus.store import (
     token_dtype,
 )
 from plmctl.errors import ConfigError, PlmError
-from plmctl.files import write_atomically, writing
+from plmctl.files import read_checked, write_atomically, write_checked, writing
 from plmctl.reporting.card import PreparedData, data_card
 from plmctl.reporting.tables import metrics_table
 from plmctl.run.configs import PretrainConfig
@@ -107,15 +108,17 @@ def run(
     }
     say(f"sentences: {text.sentences}")
     say(f"words: {'split by ' if text.num_words else 'not counted: '}{text.word_rule}")
-    say_shared(text)
+    overlap = say_overlap(config, text)
     if card is not None:
-        _write_card(card, config, text)
+        _write_card(card, config, text, overlap)
     rules = {"sentence_rule": text.sentences, "word_rule": text.word_rule}
     table = metrics_table("token store", contents)
     show_result({**contents, **rules}, [table], as_json=as_json)
 
 
-def _write_card(card: CardRequest, config: PretrainConfig, text: PreparedText) -> None:
+def _write_card(
+    card: CardRequest, config: PretrainConfig, text: PreparedText, overlap: Overlap | None
+) -> None:
     data = config.data
     valid = data.valid if isinstance(data.valid, tuple) else ()
     train = [name for source in data.mixture for name in source.train] or data.train
@@ -133,6 +136,7 @@ def _write_card(card: CardRequest, config: PretrainConfig, text: PreparedText) -
         digest=text.hashes["data"],
         sentences=text.sentences,
         words=f"split by {text.word_rule}" if text.num_words else f"not counted: {text.word_rule}",
+        overlap="" if overlap is None else overlap.line(),
         command=("plmctl", *map(shown, sys.argv[1:])),
         version=__version__,
     )
@@ -208,14 +212,38 @@ def _report(config: PretrainConfig, stores: Mapping[str, Stores]) -> None:
         report_text(one.manifest, config.tokenizer, say, name)
 
 
-def say_shared(text: PreparedText) -> None:
-    """Say how much of the validation text is training text, of stores on this machine."""
-    stores = [*stores_of(text.train), *(stores_of(text.valid) if text.valid else ())]
-    remote = any(one.path is not None and RemoteStore.of(one.path.parent) for one in stores)
-    if text.valid is not None and not remote:
-        line = shared_text(text.train, text.valid).report()
-        if line is not None:
-            say(line)
+_OVERLAP, _MEASURED_AS = (
+    "overlap.json",
+    1,
+)  # the file; increased when the numbers mean another thing
+
+
+def say_overlap(config: PretrainConfig, text: PreparedText) -> Overlap | None:
+    """Say how much of the held-out text stands in the training text; None: it cannot be read.
+
+    It is measured once, and kept beside the store by the hash of both texts.
+    """
+    folder = stores_of(text.train)[0].path
+    path = None if folder is None else folder.parent / _OVERLAP
+    known = (path and read_checked(path)) or {}
+    if known.get("measured_as") != _MEASURED_AS:
+        known = {"measured_as": _MEASURED_AS}
+    digest = text.hashes["data"]
+    if digest in known:
+        overlap = Overlap(**known[digest])
+    else:
+        try:
+            overlap = measure(data_of_stores(config))
+        except PlmError as error:
+            say(f"the held-out text was not compared with the training text: {error}")
+            return None
+        with suppress(OSError):  # without write access it is measured at every start
+            if path is not None:
+                write_checked(path, {**known, digest: overlap.facts()})
+    say(overlap.line())
+    if (warning := overlap.warning(config.data)) is not None:
+        say(warning)
+    return overlap
 
 
 def data_of(config: PretrainConfig) -> DataConfig:

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.prepare import prepare, say_shared
+from plmctl.commands.prepare import prepare, say_overlap
 from plmctl.corpus.prepared import PreparedText
 from plmctl.errors import DataError, PlmError
 from plmctl.evaluation.samples import opened_for_samples
@@ -131,7 +131,7 @@ def _pretrain(config: PretrainConfig, peers: Peers, options: StartOptions) -> di
     text = prepare(config, prepared.encoder, peers=peers)
     text = replace(text, hashes={**text.hashes, **made_from(config)})
     if launch.is_main():
-        say_shared(text)
+        say_overlap(config, text)
     run = Pretraining.of(prepared, text, peers)
     decision = known_decision(run, fresh=options.fresh)
     began = time.monotonic()  # a budget of time includes the search for micro-batches

@@ -1,176 +1,330 @@
-"""How much of a held-out text is also in the training text: by runs of tokens, from the stores.
+"""How much of a held-out text stands in the training text, and how much of a text repeats.
 
-A split holds out whole documents by their hash, so no document is on both sides; but a page that
-occurs in two forms may be, and separate validation files may be copies of the training files. Runs
-of 32 tokens are compared by their hashes, of which a quarter is kept; short documents as a whole.
-Of a large text, stretches are read that are spread over it.
+Runs of 8 words are compared; a word is a stretch of letters and digits, in scripts without spaces
+one character. Case, white space and punctuation do not count. Sentences are counted from 8 words
+on, because shorter ones ("Thank you very much.") are alike by chance.
+
+Time and memory are bounded: ``read`` reads at most so many bytes, from pieces that a seed draws,
+and of more than ``_MOST`` runs those with even hashes are kept, then a quarter, and so on: the
+shares are then those of a part of the runs that is drawn by their hashes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import random
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import Ints, mixed_bits
-from plmctl.corpus.store import Corpus, TokenStore, stores_of
+from plmctl.arrays import Bools, Ints, mixed_bits
+from plmctl.characters import HAN_RANGES
+from plmctl.config.sections import DataConfig, TextConfig
+from plmctl.corpus.document import Document, hash_of
+from plmctl.corpus.reading import Unit, cut_source, documents, unit_of
+from plmctl.corpus.source import Source, resolve, size_of
 
-_RUN = 32  # tokens, a power of two
+_RUN = 8  # words
 
-_SHORTEST = 8  # tokens: shorter documents are alike by chance
+_MOST = 1 << 22  # hashes of a side: 32 MB, and as much again while they are sorted
 
-_TRAIN, _VALID, _STRETCH = 20_000_000, 1_000_000, 1 << 20  # tokens: read at most, and at once
+_BATCH = 1_000_000  # characters that are hashed together
 
-_ODD = 0x9E3779B97F4A7C15
+_TRAIN, _VALID = 100_000_000, 20_000_000  # bytes to read at most
 
-_BITS = 22  # of the first filter: 4 MB
+_PIECES, _PIECE = 200, 1_000_000  # of a larger text: how many pieces, and bytes of one at least
 
-_SAID_FROM = 0.01
+_SEED = 42
+
+TOO_MUCH = 0.05
+"""Of the runs or the sentences: from here on there is a warning."""
+
+_MENDED = (
+    "remove documents that are nearly the same (docs/cleaning.md), and see that no text is in two "
+    "documents"
+)
 
 Hashes = NDArray[np.uint64]
 
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+# --- The result ---
+
 
 @dataclass(frozen=True)
-class Shared:
-    """What of a held-out text is also in the training text.
+class Overlap:
+    """What is known of a text twice.
 
     Attributes:
-        shared: Those of which at least half is in the training text.
-        text: The share of their tokens that is.
+        held_out: Share of the held-out text's runs of 8 words that the training text has; None:
+            it has none so long, or nothing is held out.
+        repeated: Share of all sentences of 8 words or more that came before; None: there are none.
+        size: Bytes of the text that was compared.
+        whole: Whether that is all of it.
     """
 
-    documents: int
-    shared: int
-    text: float
-    whole: bool
+    held_out: float | None
+    repeated: float | None
+    size: int
+    whole: bool = True
 
-    def report(self) -> str | None:
-        """A line for the user; None: hardly anything is shared."""
-        if self.text < _SAID_FROM:
-            return None
-        least = "" if self.whole else "at least "
-        return (
-            f"{least}{100 * self.text:.1f} % of the validation text is also in the training text "
-            f"({self.shared:,} of {self.documents:,} documents for the most part), so that its "
-            "loss is too low: remove copies from the text, or validate on other files"
+    def line(self) -> str:
+        """Both numbers, for the user."""
+        parts = ["held-out text: none to compare"]
+        if self.held_out is not None:
+            share = f"{100 * self.held_out:.1f} %"
+            parts = [f"held-out text: {share} of its 8-grams stand in the training text"]
+        if self.repeated is not None:
+            parts.append(f"{100 * self.repeated:.1f} % of sentences repeat")
+        if not self.whole:
+            parts[-1] += f" (in {self.size / 1e6:,.0f} MB that were drawn from the text)"
+        return "; ".join(parts)
+
+    def warning(self, data: DataConfig | None = None) -> str | None:
+        """What mends too much of it; None: there is not too much.
+
+        Args:
+            data: None: the text of a tokenizer, whose lines are held out.
+        """
+        if (self.held_out or 0) > TOO_MUCH:
+            problem = "much of the held-out text was seen in training, so its loss is too low"
+            if data is None:
+                return None  # lines that occur again; said of the sentences
+            if isinstance(data.valid, tuple):
+                return (
+                    f"{problem}: remove from data.train what data.valid has, or hold out a share "
+                    "of the documents instead (data.valid=1%)"
+                )
+            return f"{problem}: {_MENDED}"
+        if (self.repeated or 0) > TOO_MUCH:
+            drop = data is not None and data.duplicates == "keep"
+            exact = "set data.duplicates=drop, if whole documents are copies; else " if drop else ""
+            return f"many sentences repeat, and are learned by heart: {exact}{_MENDED}"
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """The values, for a JSON file; ``Overlap(**facts)`` is the result again."""
+        return asdict(self)
+
+
+class OverlapCounter:
+    """Takes texts, of which some are held out, and compares them."""
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._waiting: dict[bool, list[str]] = {False: [], True: []}
+        self._size = 0
+        self._train, self._valid, self._sentences = _Kept(), _Kept(), _Kept()
+
+    def add(self, text: str, *, held_out: bool = False) -> None:
+        """Take a document, or a part of one."""
+        self._waiting[held_out].append(text)
+        self._total += len(text.encode("utf-8", "surrogatepass"))
+        self._size += len(text)
+        if self._size >= _BATCH:
+            self._hash()
+
+    def result(self, *, whole: bool = True) -> Overlap:
+        """Compare what was taken; ``whole`` says whether that was all of the text."""
+        self._hash()
+        train, valid = self._train, self._valid
+        for one, other in ((train, valid), (valid, train)):
+            one.thin(other.step)
+        known = np.isin(valid.hashes, train.hashes)
+        sentences = self._sentences.hashes
+        return Overlap(
+            float(known.mean()) if len(known) else None,
+            1 - len(np.unique(sentences)) / len(sentences) if len(sentences) else None,
+            self._total,
+            whole,
         )
 
+    def _hash(self) -> None:
+        for held_out, texts in self._waiting.items():
+            for words, owners, sentences in map(_words, _batches(texts)):
+                runs = window_hashes(words, _RUN)
+                runs = runs[owners[: len(runs)] == owners[len(owners) - len(runs) :]]
+                (self._valid if held_out else self._train).add(runs)
+                self._sentences.add(_sentence_hashes(words, sentences))
+        self._waiting, self._size = {False: [], True: []}, 0
 
-class Known:
-    """Hashes of one text, of which those that occur in another text are marked.
 
-    A table of the first bits of all hashes says at once that most hashes are not among them.
+class _Kept:
+    """Hashes; of too many those that a power of two divides, which is ``step``."""
+
+    def __init__(self) -> None:
+        self.step, self._parts, self._size = 1, list[Hashes](), 0
+
+    def add(self, hashes: Hashes) -> None:
+        kept = hashes[hashes % np.uint64(self.step) == 0]
+        self._parts.append(kept)
+        self._size += len(kept)
+        while self._size > _MOST:
+            self.thin(2 * self.step)
+
+    def thin(self, step: int) -> None:
+        """Keep the part that a step, or a larger one of before, keeps."""
+        self.step = max(step, self.step)
+        self._parts = [part[part % np.uint64(self.step) == 0] for part in self._parts]
+        self._size = sum(map(len, self._parts))
+
+    @property
+    def hashes(self) -> Hashes:
+        return np.concatenate([np.zeros(0, np.uint64), *self._parts])
+
+
+# --- Words, runs and sentences of texts, as hashes ---
+
+
+def window_hashes(values: Hashes, length: int) -> Hashes:
+    """A hash of each run of ``length`` values."""
+    total = np.zeros(max(0, len(values) - length + 1), dtype=np.uint64)
+    for offset in range(length):
+        total = total * _ODD + values[offset : offset + len(total)]
+    return mixed_bits(total)
+
+
+_LETTER, _ALONE, _END, _END_BEFORE_SPACE = 1, 2, 4, 8
+
+_NO_SPACES = (*HAN_RANGES, (0x0E00, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF))
+
+
+@cache
+def _kinds() -> NDArray[np.uint8]:
+    """What each code point is, in bits: accents and vowel signs belong to their letter."""
+    kinds = np.zeros(0x110000, dtype=np.uint8)
+    for code in range(0x32000):  # beyond are no letters
+        kinds[code] = _LETTER if unicodedata.category(chr(code))[0] in "LNM" else 0
+    for first, last in _NO_SPACES:
+        kinds[first : last + 1] |= (kinds[first : last + 1] & _LETTER) * np.uint8(_ALONE)
+    kinds[[ord(mark) for mark in "\n\r\u2028\u2029。！？；।॥။።؟۔"]] |= _END
+    kinds[[ord(mark) for mark in ".!?…"]] |= _END_BEFORE_SPACE
+    return kinds
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Texts together, and long ones in parts: what is hashed at once takes 30 times its size."""
+    batch, size = list[str](), 0
+    for text in texts:
+        for start in range(0, max(1, len(text)), _BATCH):
+            batch.append(text[start : start + _BATCH])
+            size += len(batch[-1])
+            if size >= _BATCH:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _words(texts: Sequence[str]) -> tuple[Hashes, Ints, Ints]:
+    """The hash of each word of texts, and the numbers of its text and its sentence."""
+    folded = [text.casefold() for text in texts]
+    points = np.frombuffer("\n".join(folded).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    kinds = _kinds()[points]
+    letter = (kinds & _LETTER) > 0
+    alone = (kinds & _ALONE) > 0
+    before, after = np.roll(letter & ~alone, 1), np.roll(letter, -1)
+    before[:1], after[-1:] = False, False
+    places = np.flatnonzero(letter)
+    begins = np.flatnonzero((alone | ~before)[places])  # among the letters
+    lengths = np.diff(np.append(begins, len(places)))
+    within = np.arange(len(places)) - np.repeat(begins, lengths)
+    parts = mixed_bits(points[places] * _ODD + within.astype(np.uint64))
+    words = np.add.reduceat(parts, begins) if len(begins) else np.zeros(0, np.uint64)
+    at = places[begins]
+    ends: Bools = ((kinds & _END) > 0) | (((kinds & _END_BEFORE_SPACE) > 0) & ~after)
+    first = np.cumsum([0, *(len(text) + 1 for text in folded)])
+    return words, np.searchsorted(first, at, side="right"), np.cumsum(ends)[at]
+
+
+def _sentence_hashes(words: Hashes, sentences: Ints) -> Hashes:
+    """The hashes of the sentences that have enough words.
+
+    Args:
+        sentences: The number of the sentence of each word, ascending.
+    """
+    begins = np.flatnonzero(np.diff(sentences, prepend=-1))
+    lengths = np.diff(np.append(begins, len(words)))
+    if not len(begins):
+        return np.zeros(0, np.uint64)
+    within = np.arange(len(words)) - np.repeat(begins, lengths)
+    parts = mixed_bits(words + within.astype(np.uint64) * _ODD)
+    hashes: Hashes = mixed_bits(np.add.reduceat(parts, begins)[lengths >= _RUN])
+    return hashes
+
+
+# --- The text that is looked at ---
+
+
+def measure(texts: Sequence[DataConfig]) -> Overlap:
+    """Compare the held-out text of a corpus, or of each part of a mixture, with its training text.
+
+    Raises:
+        DataError: Bad input, with file and line.
+    """
+    counter, whole = OverlapCounter(), True
+    for data in texts:
+        share = data.valid if isinstance(data.valid, float) else 0.0
+        sides: list[tuple[TextConfig, bool, int]] = [(data, False, _TRAIN // len(texts))]
+        if isinstance(data.valid, tuple):
+            sides.append((data.model_copy(update={"train": data.valid}), True, _VALID))
+        for text, held_out, most in sides:
+            reading, seen = _Reading(text, most), set[int]()
+            for document in reading.documents():
+                number = hash_of(document.text)
+                if data.duplicates == "drop":
+                    if number in seen:
+                        continue
+                    seen.add(number)
+                counter.add(document.text, held_out=held_out or number / 2**64 < share)
+            whole = whole and reading.whole
+    return counter.result(whole=whole)
+
+
+class _Reading:
+    """Documents of a text, at most so many bytes.
+
+    Of a larger text, pieces that a seed draws are read from their beginning.
+
+    Attributes:
+        whole: Whether all were read; known at the end.
     """
 
-    def __init__(self, hashes: Hashes) -> None:
-        self._hashes, self._places = np.unique(hashes, return_inverse=True)
-        self._marked = np.zeros(len(self._hashes), dtype=np.bool_)
-        self._likely = np.zeros(1 << _BITS, dtype=np.bool_)
-        self._likely[self._hashes >> np.uint64(64 - _BITS)] = True
+    def __init__(self, config: TextConfig, most: int) -> None:
+        sources = resolve(config.train, config.max_document)
+        self._config, self._most, total = config, most, sum(map(size_of, sources))
+        self.whole = total <= most
+        self._pieces: list[tuple[Source, int, int | None]] = [(one, 0, None) for one in sources]
+        if not self.whole:
+            draws = random.Random(_SEED)
+            drawn = draws.sample(sources, min(len(sources), _PIECES))
+            size = max(_PIECE, total // _PIECES)
+            pieces = [
+                (source, piece.start, piece.end)
+                for source in drawn
+                for piece in cut_source(source, self._unit(source), size, config.separator)
+            ]
+            self._pieces = draws.sample(pieces, min(len(pieces), _PIECES))
 
-    def mark(self, hashes: Hashes) -> None:
-        """Mark those that are among the hashes of the other text."""
-        likely = hashes[self._likely[hashes >> np.uint64(64 - _BITS)]]
-        places = np.minimum(np.searchsorted(self._hashes, likely), len(self._hashes) - 1)
-        self._marked[places[self._hashes[places] == likely]] = True
+    def _unit(self, source: Source) -> Unit:
+        """What a document is, by the beginning of a file."""
+        return unit_of(source, self._config, _PIECE) if source.kind == "text" else "line"
 
-    def marked(self) -> NDArray[np.bool_]:
-        """Whether each hash, as they were given, is marked."""
-        marked: NDArray[np.bool_] = self._marked[self._places]
-        return marked
-
-
-def shared_text(train: Corpus, valid: Corpus) -> Shared:
-    """Compare a held-out text with a training text of the same tokenizer."""
-    runs, owners, sizes, short = _held_out(stores_of(valid))
-    held_out = Known(runs)
-    total = read = 0
-    for store in stores_of(train):
-        total += store.num_tokens
-        for stretch in _stretches(store.num_tokens, _TRAIN // len(stores_of(train))):
-            read += len(stretch)
-            held_out.mark(_runs(store.tokens(stretch))[0])
-        if short.any():
-            held_out.mark(_short_documents(store)[0])
-    counts = np.bincount(owners, minlength=len(sizes))
-    parts = np.bincount(owners, weights=held_out.marked(), minlength=len(sizes)) / np.maximum(
-        1, counts
-    )
-    compared = counts > 0
-    tokens = sizes[compared].sum()
-    text = float((parts * sizes)[compared].sum() / tokens) if tokens else 0.0
-    return Shared(int(compared.sum()), int((parts >= 0.5).sum()), text, read >= total)
-
-
-def _held_out(stores: tuple[TokenStore, ...]) -> tuple[Hashes, Ints, Ints, NDArray[np.bool_]]:
-    """The hashes of a held-out text, the document of each, and tokens and kind of the documents."""
-    hashes, owners, sizes, short = list[Hashes](), list[Ints](), list[Ints](), list[Any]()
-    before = 0
-    for store in stores:
-        starts = store.sentences[store.documents]
-        own = np.diff(starts)
-        step = max(1, round(store.num_tokens * len(stores) / _VALID))
-        chosen = np.arange(0, len(own), step)
-        short_hashes, numbers = _short_documents(store)
-        here = np.isin(numbers, chosen)
-        long = chosen[own[chosen] >= _RUN]
-        lengths = np.minimum(own[long], _STRETCH)
-        index, owner = _ranges(starts[long], lengths), np.repeat(long, lengths)
-        run_hashes, places = _runs(store.tokens(index))
-        inside = owner[places] == owner[places + _RUN - 1]
-        hashes += [short_hashes[here], run_hashes[inside]]
-        owners += [before + numbers[here], before + owner[places[inside]]]
-        sizes.append(own)
-        short.append(own < _RUN)
-        before += len(own)
-    return (
-        np.concatenate(hashes),
-        np.concatenate(owners),
-        np.concatenate(sizes),
-        np.concatenate(short),
-    )
-
-
-def _stretches(tokens: int, most: int) -> Iterator[Ints]:
-    """Token indices, in stretches that are spread over a text; together at most about so many."""
-    count = -(-tokens // _STRETCH)
-    step = max(1.0, tokens / most)
-    for number in range(max(1, int(count / step))):
-        begin = int(number * step) * _STRETCH
-        yield np.arange(begin, min(tokens, begin + _STRETCH + _RUN - 1))
-
-
-def _ranges(starts: Ints, lengths: Ints) -> Ints:
-    """The indices of consecutive ranges."""
-    before = np.cumsum(lengths) - lengths
-    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
-
-
-def _runs(tokens: NDArray[np.int32]) -> tuple[Hashes, Ints]:
-    """A quarter of the hashes of all runs of tokens, and where these begin."""
-    hashes, length, factor = tokens.astype(np.uint64) + np.uint64(1), 1, _ODD
-    while length < _RUN:  # a run of twice the length is two runs
-        hashes = hashes[:-length] * np.uint64(factor) + hashes[length:]
-        length, factor = 2 * length, factor * factor % 2**64
-    hashes = mixed_bits(hashes)
-    places = np.flatnonzero(hashes % np.uint64(4) == 0)
-    return hashes[places], places
-
-
-def _short_documents(store: TokenStore) -> tuple[Hashes, Ints]:
-    """The hashes of documents that are shorter than a run, and their numbers."""
-    starts = store.sentences[store.documents]
-    sizes = np.diff(starts)
-    numbers = np.flatnonzero((sizes >= _SHORTEST) & (sizes < _RUN))
-    hashes = [np.zeros(0, np.uint64)]
-    for some in np.array_split(numbers, len(numbers) * _RUN // _STRETCH + 1):
-        if len(own := sizes[some]):
-            begins = np.cumsum(own) - own
-            place = np.arange(own.sum()) - np.repeat(begins, own)
-            ids = store.tokens(_ranges(starts[some], own)).astype(np.uint64)
-            parts = mixed_bits(ids * np.uint64(_RUN) + place.astype(np.uint64))
-            hashes.append(mixed_bits(np.add.reduceat(parts, begins)))
-    return np.concatenate(hashes), numbers
+    def documents(self) -> Iterator[Document]:
+        """The documents; of each piece as many bytes as leave the same for each that follows."""
+        left = self._most
+        for number, (source, start, end) in enumerate(self._pieces):
+            config = self._config.model_copy(update={"documents": self._unit(source)})
+            share = left if self.whole else left // (len(self._pieces) - number)
+            for document in documents(source, config, start, end):
+                size = len(document.text.encode())
+                share, left = share - size, left - size
+                if share < 0:
+                    self.whole = False
+                    break
+                yield document

@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plmctl.arrays import mixed_bits
 from plmctl.characters import JOINERS, KANA, SYLLABLES
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, read_lines
 from plmctl.corpus.gather import together
 from plmctl.corpus.languages import NO_SPACES, looks_english, script_shares
 from plmctl.corpus.marks import notes_on
-from plmctl.corpus.overlap import Hashes, Known
+from plmctl.corpus.overlap import Hashes, window_hashes
 from plmctl.corpus.reading import SourcePiece, Unit, cut_source, documents, unit_of
 from plmctl.corpus.sentences import SentenceRule, decide, sentence_spans
 from plmctl.corpus.source import Source, size_of
@@ -177,7 +176,7 @@ def profile(
         hashes.add(digest)
         sample.add(document)
         if grams:
-            hashes_of_words = _window_hashes(_words(text), _N)
+            hashes_of_words = window_hashes(_words(text), _N)
             for one in grams:
                 one.known.mark(hashes_of_words)
         progress(min(reading.done, reading.total), reading.total)
@@ -475,7 +474,7 @@ _SHORTEST = 60  # characters without white space: shorter texts are alike by cha
 
 _N = 13  # words in a row
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_BITS = 22  # of the filter of known hashes: 4 MB
 
 
 class _NearCopies:
@@ -530,7 +529,31 @@ class _NearCopies:
 
 def _runs(plain: str) -> Hashes:
     """Hashes of the runs of characters of a text: ascending, each once."""
-    return np.unique(_window_hashes(_code_points(plain), _SHINGLE))
+    return np.unique(window_hashes(_code_points(plain), _SHINGLE))
+
+
+class _Known:
+    """Hashes of one text, of which those that occur in another text are marked.
+
+    A table of the first bits of all hashes says at once that most hashes are not among them.
+    """
+
+    def __init__(self, hashes: Hashes) -> None:
+        self._hashes, self._places = np.unique(hashes, return_inverse=True)
+        self._marked = np.zeros(len(self._hashes), dtype=np.bool_)
+        self._likely = np.zeros(1 << _BITS, dtype=np.bool_)
+        self._likely[self._hashes >> np.uint64(64 - _BITS)] = True
+
+    def mark(self, hashes: Hashes) -> None:
+        """Mark those that are among the hashes of the other text."""
+        likely = hashes[self._likely[hashes >> np.uint64(64 - _BITS)]]
+        places = np.minimum(np.searchsorted(self._hashes, likely), len(self._hashes) - 1)
+        self._marked[places[self._hashes[places] == likely]] = True
+
+    def marked(self) -> NDArray[np.bool_]:
+        """Whether each hash, as they were given, is marked."""
+        marked: NDArray[np.bool_] = self._marked[self._places]
+        return marked
 
 
 class _Grams:
@@ -538,9 +561,9 @@ class _Grams:
 
     def __init__(self, source: Source) -> None:
         _refuse_binary(source)
-        hashes = [_window_hashes(_words(text), _N) for text in eval_texts(source)]
+        hashes = [window_hashes(_words(text), _N) for text in eval_texts(source)]
         self.name, self.counts = source.name, np.array([len(one) for one in hashes], dtype=np.int64)
-        self.known = Known(np.concatenate([np.zeros(0, np.uint64), *hashes]))
+        self.known = _Known(np.concatenate([np.zeros(0, np.uint64), *hashes]))
 
     def result(self) -> Overlap:
         """The rows that share a run."""
@@ -565,14 +588,6 @@ def _words(text: str) -> Hashes:
 def _code_points(text: str) -> Hashes:
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     return points.astype(np.uint64)
-
-
-def _window_hashes(values: Hashes, length: int) -> Hashes:
-    """A hash of each run of ``length`` values."""
-    total = np.zeros(max(0, len(values) - length + 1), dtype=np.uint64)
-    for offset in range(length):
-        total = total * _ODD + values[offset : offset + len(total)]
-    return mixed_bits(total)
 
 
 def eval_texts(source: Source) -> Iterator[str]:

@@ -516,6 +516,7 @@ class PreparedData:
         tokenizer: A folder or a name on the Hub.
         sentences: How sentences were found, and why.
         words: How words were counted, or why not.
+        overlap: What of the held-out text is known from training; empty: it was not measured.
     """
 
     corpora: Sequence[tuple[str, float | None, Mapping[str, Any]]]
@@ -525,6 +526,7 @@ class PreparedData:
     digest: str
     sentences: str
     words: str
+    overlap: str
     command: Sequence[str]
     version: str
 
@@ -612,11 +614,12 @@ def _data_counts(data: PreparedData) -> str:
         split = f"Validation: {100 * valid:.3g} % of the documents, chosen by a hash of each."
     elif valid:
         split = f"Validation: {', '.join(_code(name) for name in valid)}."
+    overlap = f" By words: {_text(data.overlap)}." if data.overlap else ""
     return "\n".join(
         [
             *lines,
             "",
-            f"Bytes are those of the kept text in UTF-8. {split}",
+            f"Bytes are those of the kept text in UTF-8. {split}{overlap}",
             f"Sentences: {_text(data.sentences)}. Words: {_text(data.words)}. "
             f"Tokens: those of {_code(data.tokenizer)}.",
         ]

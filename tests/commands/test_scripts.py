@@ -144,10 +144,19 @@ def test_marks_are_noted_and_a_separator_leaves_them_out(cli: Cli) -> None:
     assert "<|endoftext|> 39 times" in err
 
 
-def test_held_out_text_that_is_training_text_is_said(cli: Cli) -> None:
-    code, _, err = cli("prepare", "bert.yaml", "data.valid=[text.txt]", "run=other")
+def test_held_out_text_that_is_training_text_is_said(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["prepare", "bert.yaml", "data.valid=[text.txt]", "run=other"]
+    code, _, err = cli(*arguments)
     assert code == 0, err
-    assert "100.0 % of the validation text is also in the training text (60 of 60" in err
+    assert "held-out text: 100.0 % of its 8-grams stand in the training text" in err
+    assert "hold out a share of the documents instead (data.valid=1%)" in err
+    # It is measured once, and told again.
+    monkeypatch.setattr("plmctl.commands.prepare.measure", None)
+    code, _, err = cli(*arguments)
+    assert code == 0, err
+    assert "held-out text: 100.0 % of its 8-grams stand in the training text" in err
 
 
 def test_predict_says_what_it_cuts(cli: Cli, tuned: Path, pretrained: dict[str, Path]) -> None:
