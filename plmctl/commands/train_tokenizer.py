@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from plmctl.commands.evaluate_tokenizers import HELD_OUT
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.corpus.marks import notes_on
+from plmctl.corpus.overlap import Overlap, OverlapCounter
 from plmctl.corpus.reading import opening
 from plmctl.corpus.sentences import choose_rule
 from plmctl.corpus.source import resolve
@@ -46,6 +47,7 @@ _HELD_OUT_FROM = 1_000_000  # bytes: nothing is held out of a smaller text
 _MEASURED = 500_000  # bytes to measure on, at most
 _LOOKED_AT, _OPENING = 16, 50_000  # sources whose beginning is looked at; characters of each
 _PIECE = 1_000  # characters: longer lines are held out in pieces
+_COMPARED = 100_000_000  # characters in which repeated text is looked for
 
 
 def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
@@ -128,15 +130,29 @@ class _Text:
     Attributes:
         held_out: Lines or pieces of lines, in the order of the text.
         source: A description of them.
+        overlap: How much of them stands in the text to learn from; known at the end of ``lines``.
     """
 
     def __init__(self, part: ByteSubsample, seed: int) -> None:
         self._part, self._seed = part, seed
         self.held_out: list[str] = []
         self.source = ""
+        self.overlap: Overlap | None = None
+        self._is_separate = False
 
     def lines(self) -> Iterator[str]:
         """Stream the text to learn from, with a progress bar."""
+        counter, left = OverlapCounter(), _COMPARED
+        for line in self._lines():
+            if left > 0:
+                counter.add(line)
+            left -= len(line)
+            yield line
+        for piece in self.held_out if self._is_separate else ():
+            counter.add(piece, held_out=True)
+        self.overlap = counter.result(whole=left > 0)
+
+    def _lines(self) -> Iterator[str]:
         # The size of a compressed file or a table is known only when it has been read.
         large = self._part.size >= _HELD_OUT_FROM
         held = _Lowest(min(_MEASURED, self._part.size * _HELD_OUT) if large else _MEASURED)
@@ -152,7 +168,7 @@ class _Text:
                         continue
                     left = held.add(number, piece, len(content))
                     yield from left if large else (piece,)
-        separate = large and seen >= _HELD_OUT_FROM
+        separate = self._is_separate = large and seen >= _HELD_OUT_FROM
         if separate:
             yield from held.keep(seen * _HELD_OUT)
         self.held_out = held.pieces()
@@ -298,6 +314,10 @@ def _report_text(config: TokenizerConfig, trained: TrainedTokenizer, text: _Text
         [opening(one, config.data, _OPENING) for one in sources], config.data.separator
     ):
         say(note)
+    if text.overlap is not None:
+        say(text.overlap.line())
+        if (warning := text.overlap.warning()) is not None:
+            say(warning)
     normalizer = trained.tokenizer.backend_tokenizer.normalizer
     if normalizer is not None:
         line = lost_letters(normalizer.normalize_str, text.held_out).report()

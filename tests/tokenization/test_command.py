@@ -193,6 +193,7 @@ def test_some_text_is_held_out_of_any_lines(command: Cli, lines: int) -> None:
     Path("text.txt").write_text(content)
     code, out, err = command("--json")
     assert code == 0, err
+    assert "held-out text: 0.0 % of its 8-grams stand in the training text; 0.0 % of" in err
     figures = json.loads(out)
     assert figures["tokens per word"] > 1
     held_out = Path("tok/eval/held_out.txt").read_text().splitlines()
