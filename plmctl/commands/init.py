@@ -597,6 +597,9 @@ def choose_text(proposal: Proposal) -> Iterator[Setting]:
     if looked.exact_text > 0.01:
         copies = f"{looked.exact_text:.1%} of the text are exact copies of earlier documents"
         yield Setting("duplicates", "drop", copies)
+    if looked.near.share > 0.03:
+        copies = f"{looked.near.share:.0%} of the documents are nearly copies of earlier ones"
+        yield Setting("near_copies", "together", copies)
 
 
 def choose_batch(proposal: Proposal) -> Iterator[Setting]:

@@ -26,6 +26,7 @@ from plmctl.corpus.build import (
     build_stores,
     count_missing_words,
     find_stores,
+    moved_of,
 )
 from plmctl.corpus.overlap import Overlap, measure
 from plmctl.corpus.prepared import PreparedText
@@ -233,7 +234,9 @@ def say_overlap(config: PretrainConfig, text: PreparedText) -> Overlap | None:
         overlap = Overlap(**known[digest])
     else:
         try:
-            overlap = measure(data_of_stores(config))
+            folders = [one.path.parent for one in stores_of(text.train) if one.path is not None]
+            moved = frozenset().union(*map(moved_of, folders))
+            overlap = measure(data_of_stores(config), moved)
         except PlmError as error:
             say(f"the held-out text was not compared with the training text: {error}")
             return None

@@ -109,6 +109,10 @@ class DataConfig(TextConfig):
     """drop: of documents with the same text, apart from white space around it, only the first one
     is kept; within `train`, within separate validation files, and within each source of a
     `mixture`. The text is read twice."""
+    near_copies: Literal["apart", "together"] = "apart"
+    """together: where `valid` is a share, a held-out document that is nearly a copy of a training
+    document (about 70 % of its runs of 12 characters) is trained on instead, so that no near copy
+    is on the other side; within each source of a `mixture`. The text is read twice."""
     store: NewPath = "stores"
     """Folder that keeps the token stores, or a URL such as `s3://bucket/stores`."""
 

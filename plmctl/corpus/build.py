@@ -41,8 +41,9 @@ from numpy.typing import NDArray
 
 from plmctl.addresses import shown
 from plmctl.arrays import Ints, text_batches
-from plmctl.corpus.document import Document, hash_of, share_of
+from plmctl.corpus.document import Document, hash_of
 from plmctl.corpus.marks import notes_on
+from plmctl.corpus.near_copies import SKETCH, sketches_of, to_move
 from plmctl.corpus.reading import (
     SourcePiece,
     Unit,
@@ -419,6 +420,7 @@ def _key(
     # Options that are not used are no part of the key, so that older stores keep their names.
     named |= {"word_mark"} if config.words == "marked" else set()
     named |= {"duplicates"} if config.duplicates == "drop" else set()
+    named |= {"near_copies"} if _moves(config) else set()
     named |= {"separator"} if config.separator is not None else set()
     rules = config.model_dump(mode="json", include=named)
     by_lines = version > _EARLIER and config.sentences in ("auto", "line")
@@ -485,6 +487,11 @@ def _build_one(
         repeated = sum(count["duplicates"] for count in counts)
         total = repeated + sum(count["documents"] + count["dropped"] for count in counts)
         notice(f"duplicates: {repeated:,} of {total:,} documents dropped (data.duplicates: drop)")
+    if _moves(config):
+        notice(
+            f"near copies: {len(tasks[0].moved):,} held-out documents are trained on "
+            "(data.near_copies: together)"
+        )
     notes = _notes(config, tasks, facts)
     try:
         _write_stores(folder, encoder, decision, rule, tasks, facts, remote, notes)
@@ -595,6 +602,10 @@ def _make_shards(
         if config.duplicates == "drop" and any(task.facts is None for task in tasks):
             first, progress = _in_two_parts(progress)
             tasks = _without_duplicates(tasks, folder / "hashes", by, first)
+        if _moves(config) and any(task.facts is None for task in tasks):
+            first, progress = _in_two_parts(progress)
+            _find_near_copies(tasks, folder, by, first)
+        tasks = _with_moved(tasks, folder)
         missing = [task for task in tasks if task.facts is None]
         _make_all(missing, tasks, encoder, folder, by, progress)
     except (DataError, ConfigError):
@@ -778,7 +789,8 @@ def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[
 def _remove_unfinished(folder: Path, shards: set[Path]) -> None:
     """Remove temporary files of builds that were killed, and shards of another plan."""
     other = set((folder / "shards").iterdir()) - shards
-    for left in [*folder.glob(".unfinished-*"), folder / "hashes", *other]:
+    unfinished = [*folder.glob(".unfinished-*"), folder / "hashes", folder / "sketches"]
+    for left in [*unfinished, *other]:
         shutil.rmtree(left, ignore_errors=True)
     for path in folder.glob(".manifest.json.*"):
         path.unlink(missing_ok=True)
@@ -810,7 +822,7 @@ def count_missing_words(
         return None
     sources = resolve(own.train, own.max_document)
     decision, rule = _decide_rules(own, sources, True)
-    tasks = _shard_tasks(own, sources, folder / "shards", decision, rule)
+    tasks = _with_moved(_shard_tasks(own, sources, folder / "shards", decision, rule), folder)
     if rule == stores.word_rule:
         return None
     counts: dict[Side, int] = dict.fromkeys(SIDES, 0)
@@ -1015,10 +1027,12 @@ class _HashTask:
 
     Attributes:
         path: The file: uint64, little-endian.
+        sketches: Write the sketches of the documents too.
     """
 
     path: Path
     shard: ShardTask
+    sketches: bool = False
 
     @property
     def name(self) -> str:
@@ -1042,7 +1056,8 @@ class _HashTask:
 
     def make(self, encoder: TextEncoder | None, beside: Path) -> None:
         """Read the documents, and write their hashes."""
-        hashes = np.fromiter((hash_of(one.text) for one in self.shard.all_documents()), "<u8")
+        texts = (one.text for one in self.shard.all_documents())
+        hashes = sketches_of(texts) if self.sketches else np.fromiter(map(hash_of, texts), "<u8")
         try:
             write_atomically(self.path, hashes.tobytes(), several_writers=True)
         except OSError as error:
@@ -1081,6 +1096,47 @@ def _without_duplicates(
         replace(task, repeated=np.flatnonzero(repeated[end - size : end]))
         for task, size, end in zip(tasks, sizes, ends, strict=True)
     ]
+
+
+# --- Near copies: which held-out documents are trained on instead ---
+
+
+MOVED = "moved"
+"""The file of a store with the hashes of these documents: uint64, little-endian."""
+
+
+def _moves(config: DataConfig) -> bool:
+    return config.near_copies == "together" and isinstance(config.valid, float)
+
+
+def moved_of(folder: Path) -> frozenset[int]:
+    """The hashes of the documents of a store that its split held out and that are trained on."""
+    path = folder / MOVED
+    return frozenset(np.fromfile(path, "<u8").tolist()) if path.exists() else frozenset()
+
+
+def _with_moved(tasks: list[ShardTask], folder: Path) -> list[ShardTask]:
+    moved = moved_of(folder)
+    return [replace(task, moved=moved) for task in tasks] if moved else tasks
+
+
+def _find_near_copies(
+    tasks: list[ShardTask], folder: Path, by: Workers, progress: Progress
+) -> None:
+    """Write the file of the documents that are moved; 264 bytes a document are on the disk."""
+    beside = folder / "sketches"
+    beside.mkdir(exist_ok=True)
+    work = [_HashTask(beside / task.folder.name, task, sketches=True) for task in tasks]
+    _make_all([one for one in work if not one.path.exists()], work, None, folder, by, progress)
+    if all(task.facts is not None for task in tasks):  # another process has finished the store
+        return
+
+    def read() -> Iterator[NDArray[np.uint64]]:
+        for one in work:
+            yield np.fromfile(one.path, "<u8").reshape(-1, 1 + SKETCH)
+
+    moved = to_move(read, tasks[0].share)
+    write_atomically(folder / MOVED, moved.astype("<u8").tobytes(), several_writers=True)
 
 
 # --- One shard: a piece of a source, or several sources, read, encoded and written ---
@@ -1147,6 +1203,7 @@ class ShardTask:
         share: If ``side`` is None, documents whose hash is below this are held out.
         remote: The store at a URL that the shard belongs to, and the local copy.
         repeated: With `duplicates: drop`, the numbers of the documents to leave out.
+        moved: With `near_copies: together`, hashes of documents that are not held out.
     """
 
     folder: Path
@@ -1158,6 +1215,7 @@ class ShardTask:
     share: float
     remote: RemoteStore | None = None
     repeated: Ints | None = field(default=None, compare=False)
+    moved: frozenset[int] = field(default=frozenset(), compare=False)
 
     @property
     def name(self) -> str:
@@ -1278,8 +1336,7 @@ class ShardTask:
         duplicates = dict.fromkeys(SIDES, 0)
         words: dict[Side, int] = dict.fromkeys(SIDES, 0)
         for number, document in enumerate(task.all_documents()):
-            held_out = self.side is None and share_of(document.text) < self.share
-            side = self.side or ("valid" if held_out else "train")
+            side = self._side_of(document)
             if number in repeated:
                 duplicates[side] += 1
                 continue
@@ -1314,8 +1371,13 @@ class ShardTask:
     def _texts(self) -> Iterator[tuple[Side, str]]:
         """The documents, each with its side."""
         for document in self.all_documents():
-            held_out = self.side is None and share_of(document.text) < self.share
-            yield self.side or ("valid" if held_out else "train"), document.text
+            yield self._side_of(document), document.text
+
+    def _side_of(self, document: Document) -> Side:
+        if self.side is not None:
+            return self.side
+        number = hash_of(document.text)
+        return "valid" if number / 2**64 < self.share and number not in self.moved else "train"
 
 
 class _ShardWriter:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -100,7 +100,8 @@ class Overlap:
                     f"{problem}: remove from data.train what data.valid has, or hold out a share "
                     "of the documents instead (data.valid=1%)"
                 )
-            return f"{problem}: {_MENDED}"
+            near = "set data.near_copies=together; else " if data.near_copies == "apart" else ""
+            return f"{problem}: {near}{_MENDED}"
         if (self.repeated or 0) > TOO_MUCH:
             drop = data is not None and data.duplicates == "keep"
             exact = "set data.duplicates=drop, if whole documents are copies; else " if drop else ""
@@ -181,6 +182,12 @@ class _Kept:
 # --- Words, runs and sentences of texts, as hashes ---
 
 
+def code_points(text: str) -> Hashes:
+    """The code points of a text."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return points.astype(np.uint64)
+
+
 def window_hashes(values: Hashes, length: int) -> Hashes:
     """A hash of each run of ``length`` values."""
     total = np.zeros(max(0, len(values) - length + 1), dtype=np.uint64)
@@ -224,7 +231,7 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 def _words(texts: Sequence[str]) -> tuple[Hashes, Ints, Ints]:
     """The hash of each word of texts, and the numbers of its text and its sentence."""
     folded = [text.casefold() for text in texts]
-    points = np.frombuffer("\n".join(folded).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    points = code_points("\n".join(folded))
     kinds = _kinds()[points]
     letter = (kinds & _LETTER) > 0
     alone = (kinds & _ALONE) > 0
@@ -235,11 +242,11 @@ def _words(texts: Sequence[str]) -> tuple[Hashes, Ints, Ints]:
     lengths = np.diff(np.append(begins, len(places)))
     within = np.arange(len(places)) - np.repeat(begins, lengths)
     parts = mixed_bits(points[places] * _ODD + within.astype(np.uint64))
-    words = np.add.reduceat(parts, begins) if len(begins) else np.zeros(0, np.uint64)
+    words: Hashes = np.add.reduceat(parts, begins) if len(begins) else parts
     at = places[begins]
     ends: Bools = ((kinds & _END) > 0) | (((kinds & _END_BEFORE_SPACE) > 0) & ~after)
     first = np.cumsum([0, *(len(text) + 1 for text in folded)])
-    return words, np.searchsorted(first, at, side="right"), np.cumsum(ends)[at]
+    return words, np.searchsorted(first, at, side="right"), np.cumsum(ends, dtype=np.int64)[at]
 
 
 def _sentence_hashes(words: Hashes, sentences: Ints) -> Hashes:
@@ -261,8 +268,11 @@ def _sentence_hashes(words: Hashes, sentences: Ints) -> Hashes:
 # --- The text that is looked at ---
 
 
-def measure(texts: Sequence[DataConfig]) -> Overlap:
+def measure(texts: Sequence[DataConfig], moved: Set[int] = frozenset()) -> Overlap:
     """Compare the held-out text of a corpus, or of each part of a mixture, with its training text.
+
+    Args:
+        moved: The hashes of documents that are not held out (``near_copies: together``).
 
     Raises:
         DataError: Bad input, with file and line.
@@ -281,7 +291,8 @@ def measure(texts: Sequence[DataConfig]) -> Overlap:
                     if number in seen:
                         continue
                     seen.add(number)
-                counter.add(document.text, held_out=held_out or number / 2**64 < share)
+                drawn = number / 2**64 < share and number not in moved
+                counter.add(document.text, held_out=held_out or drawn)
             whole = whole and reading.whole
     return counter.result(whole=whole)
 

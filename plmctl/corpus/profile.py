@@ -26,7 +26,8 @@ from plmctl.corpus.document import Document, read_lines
 from plmctl.corpus.gather import together
 from plmctl.corpus.languages import NO_SPACES, looks_english, script_shares
 from plmctl.corpus.marks import notes_on
-from plmctl.corpus.overlap import Hashes, window_hashes
+from plmctl.corpus.near_copies import SKETCH, plain_opening, shingles
+from plmctl.corpus.overlap import Hashes, code_points, window_hashes
 from plmctl.corpus.reading import SourcePiece, Unit, cut_source, documents, unit_of
 from plmctl.corpus.sentences import SentenceRule, decide, sentence_spans
 from plmctl.corpus.source import Source, size_of
@@ -466,11 +467,7 @@ def _faults(texts: Sequence[str]) -> dict[str, int]:
 # --- Runs of characters and words that two texts share ---
 
 
-_SHINGLE = 12  # characters
-_LOOKED_AT = 2_000  # characters of a text, without white space
-_SKETCH = 32  # hashes of a text
 _SIMILAR = 0.7
-_SHORTEST = 60  # characters without white space: shorter texts are alike by chance
 
 _N = 13  # words in a row
 
@@ -491,11 +488,11 @@ class _NearCopies:
 
     def add(self, text: str, origin: str) -> None:
         """Take a text."""
-        plain = "".join(text[: 2 * _LOOKED_AT].casefold().split())[:_LOOKED_AT]
-        if len(plain) >= _SHORTEST:
+        plain = plain_opening(text)
+        if plain:
             self._origins.append(origin)
             self._texts.append(plain)
-            self._sketches.append(_runs(plain)[:_SKETCH].copy())
+            self._sketches.append(shingles(plain)[:SKETCH].copy())
 
     def result(self, documents: int) -> NearCopies:
         """Compare each text with those that were the first with a quarter of its hashes.
@@ -513,9 +510,9 @@ class _NearCopies:
         pairs = (texts * count + earlier)[earlier < texts]
         pairs, common = np.unique(pairs, return_counts=True)
         originals = dict[int, int]()
-        for pair in pairs[common >= _SKETCH // 4].tolist():
+        for pair in pairs[common >= SKETCH // 4].tolist():
             copy, original = divmod(pair, count)
-            left, right = _runs(self._texts[copy]), _runs(self._texts[original])
+            left, right = shingles(self._texts[copy]), shingles(self._texts[original])
             shared = len(np.intersect1d(left, right, assume_unique=True))
             if shared >= _SIMILAR * (len(left) + len(right) - shared):
                 originals.setdefault(copy, original)
@@ -525,11 +522,6 @@ class _NearCopies:
         return NearCopies(
             len(originals) / documents, (self._origins[original], self._origins[copy])
         )
-
-
-def _runs(plain: str) -> Hashes:
-    """Hashes of the runs of characters of a text: ascending, each once."""
-    return np.unique(window_hashes(_code_points(plain), _SHINGLE))
 
 
 class _Known:
@@ -580,14 +572,9 @@ _NO_SPACES = re.compile(f"[{SYLLABLES}{KANA}\u3400-\u9fff]")
 def _words(text: str) -> Hashes:
     """Hashes of the words of a text; of its characters where there are no spaces."""
     if len(_NO_SPACES.findall(text[:1000])) > 0.3 * len(text[:1000]):
-        return _code_points("".join(text.split()))
+        return code_points("".join(text.split()))
     words = _WORD.findall(text.casefold())
     return np.array([hash(word) & 0xFFFFFFFFFFFFFFFF for word in words], dtype=np.uint64)
-
-
-def _code_points(text: str) -> Hashes:
-    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    return points.astype(np.uint64)
 
 
 def eval_texts(source: Source) -> Iterator[str]:

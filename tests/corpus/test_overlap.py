@@ -73,7 +73,7 @@ def test_lines_for_the_user() -> None:
     share, files = DataConfig(train=("a",)), DataConfig(train=("a",), valid=("b",))
     assert Overlap(0.04, 0.04, 1).warning(share) is None
     assert "data.valid=1%" in str(Overlap(0.06, 0, 1).warning(files))
-    assert "nearly the same" in str(Overlap(0.06, 0, 1).warning(share))
+    assert "set data.near_copies=together; else" in str(Overlap(0.06, 0, 1).warning(share))
     assert "measured on text that it learned from" in str(Overlap(0.06, 0, 1).warning())
     assert "data.duplicates" not in str(Overlap(0, 0.06, 1).warning())
     assert "data.duplicates=drop" in str(Overlap(0, 0.06, 1).warning(share))
