@@ -1123,7 +1123,7 @@ def _with_moved(tasks: list[ShardTask], folder: Path) -> list[ShardTask]:
 def _find_near_copies(
     tasks: list[ShardTask], folder: Path, by: Workers, progress: Progress
 ) -> None:
-    """Write the file of the documents that are moved; 264 bytes a document are on the disk."""
+    """Write the file of the documents that are moved; 264 bytes per document are on the disk."""
     beside = folder / "sketches"
     beside.mkdir(exist_ok=True)
     work = [_HashTask(beside / task.folder.name, task, sketches=True) for task in tasks]

@@ -43,7 +43,7 @@ _SEED = 42
 TOO_MUCH = 0.05
 """Of the runs or the sentences: from here on there is a warning."""
 
-_MENDED = (
+_REMEDY = (
     "remove documents that are nearly the same (docs/cleaning.md), and see that no text is in two "
     "documents"
 )
@@ -86,7 +86,7 @@ class Overlap:
         return "; ".join(parts)
 
     def warning(self, data: DataConfig | None = None) -> str | None:
-        """What mends too much of it; None: there is not too much.
+        """What to do about too much of it; None: there is not too much.
 
         Args:
             data: None: the text of a tokenizer, whose lines are held out.
@@ -94,18 +94,18 @@ class Overlap:
         if (self.held_out or 0) > TOO_MUCH:
             problem = "much of the held-out text was seen in training, so its loss is too low"
             if data is None:
-                return f"the tokenizer is measured on text that it learned from: {_MENDED}"
+                return f"the tokenizer is measured on text that it learned from: {_REMEDY}"
             if isinstance(data.valid, tuple):
                 return (
                     f"{problem}: remove from data.train what data.valid has, or hold out a share "
                     "of the documents instead (data.valid=1%)"
                 )
             near = "set data.near_copies=together; else " if data.near_copies == "apart" else ""
-            return f"{problem}: {near}{_MENDED}"
+            return f"{problem}: {near}{_REMEDY}"
         if (self.repeated or 0) > TOO_MUCH:
             drop = data is not None and data.duplicates == "keep"
             exact = "set data.duplicates=drop, if whole documents are copies; else " if drop else ""
-            return f"many sentences repeat, and are learned by heart: {exact}{_MENDED}"
+            return f"many sentences repeat, and are learned by heart: {exact}{_REMEDY}"
         return None
 
     def facts(self) -> dict[str, Any]:
