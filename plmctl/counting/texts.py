@@ -45,19 +45,18 @@ _THREADS = 2
 # --- What is learned: one label, several, a number, a choice ---
 
 
-def learn_label(texts: Sequence[Texts], targets: Ints) -> Predict:
+def learn_label(texts: Sequence[Texts], targets: Ints, labels: int) -> Predict:
     """Logistic regression on one label per row.
 
     Args:
-        targets: [N] label ids.
+        targets: [N] label ids below ``labels``.
 
     Returns:
-        The probabilities of texts, [N, C] with C the largest id and one; 0 for an unseen id.
+        The probabilities of texts, [N, labels]; 0 for a label that no row has.
 
     Raises:
         DataError: One label alone, or too many.
     """
-    labels = int(targets.max()) + 1
     if len(np.unique(targets)) < 2:
         raise DataError("the training rows have one label")
     _check_labels(labels)
@@ -102,7 +101,7 @@ def learn_choice(
     pairs = [pair for row in options for pair in row]
     places = [place == there for row, there in zip(options, right, strict=True)
               for place in range(len(row))]  # fmt: skip
-    predict = learn_label(pairs, np.array(places, dtype=np.int64))
+    predict = learn_label(pairs, np.array(places, dtype=np.int64), 2)
 
     def choose(rows: Sequence[Sequence[Texts]]) -> list[Floats]:
         ends = np.cumsum([len(row) for row in rows])[:-1]

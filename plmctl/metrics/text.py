@@ -193,6 +193,7 @@ class Words:
         self._word = re.compile(word)
 
     def tokenize(self, text: str) -> list[str]:
+        """The words of a text in lower case, in order."""
         return self._word.findall(composed(text).lower())
 
 

@@ -27,25 +27,25 @@ def test_rows_are_drawn_the_same_way_and_in_order():
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
     with pytest.raises(ConfigError, match=r"pip install 'plmctl\[counting\]'"):
-        texts.learn_label(ONE, TARGETS)
+        texts.learn_label(ONE, TARGETS, 2)
 
 
 def test_one_label():
-    predict = texts.learn_label(ONE, TARGETS)
+    predict = texts.learn_label(ONE, TARGETS, 2)
     chances = predict([("good times",), ("bad times",)])
     assert chances.argmax(1).tolist() == [1, 0]
     assert chances.sum(1) == pytest.approx(1)
-    assert (texts.learn_label(ONE, TARGETS)([("good times",)]) == chances[0]).all()
+    assert (texts.learn_label(ONE, TARGETS, 2)([("good times",)]) == chances[0]).all()
 
 
 def test_a_label_id_that_no_row_has_gets_nothing():
-    assert texts.learn_label(ONE, TARGETS * 2)([("good",)]).shape == (1, 3)
-    assert texts.learn_label(ONE, TARGETS * 2)([("good",)])[0, 1] == 0
+    assert texts.learn_label(ONE, TARGETS * 2, 3)([("good",)]).shape == (1, 3)
+    assert texts.learn_label(ONE, TARGETS * 2, 3)([("good",)])[0, 1] == 0
 
 
 def test_characters_where_there_are_no_spaces():
     rows = [("这部电影很好看",), ("好看的书",), ("很难看的电影",), ("难看的书",)] * 3
-    predict = texts.learn_label(rows, np.tile([1, 1, 0, 0], 3))
+    predict = texts.learn_label(rows, np.tile([1, 1, 0, 0], 3), 2)
     assert predict([("真好看",), ("真难看",)]).argmax(1).tolist() == [1, 0]
 
 
@@ -78,7 +78,7 @@ def test_pairs_are_told_apart_by_overlap():
         second = first[2:5] if number % 2 else list(rng.choice(vocabulary, 3, replace=False))
         pairs.append((" ".join(first), " ".join(second)))
         targets.append(number % 2)
-    predict = texts.learn_label(pairs[:100], np.array(targets[:100]))
+    predict = texts.learn_label(pairs[:100], np.array(targets[:100]), 2)
     assert (predict(pairs[100:]).argmax(1) == targets[100:]).mean() > 0.95
 
 
@@ -101,7 +101,7 @@ def test_choices():
 )
 def test_what_cannot_be_counted(rows, targets, message):
     with pytest.raises(DataError, match=message):
-        texts.learn_label(rows, targets)
+        texts.learn_label(rows, targets, int(targets.max()) + 1)
 
 
 def test_equal_sets_of_labels_cannot_be_counted():
@@ -147,9 +147,9 @@ def test_a_crf():
 
 def test_a_crf_is_bounded(monkeypatch):
     pytest.importorskip("pycrfsuite")
-    monkeypatch.setattr(tags, "_WORK", 60)
+    monkeypatch.setattr(tags, "_WORK", 420 * 3)
     _, learned = tags.learn_crf(SENTENCES * 5, TAGS * 5)
-    assert learned == 10  # 40 words and 3 tags are 120
+    assert learned == 10  # 40 words, 3 tags, 18 features: 2,520
 
 
 def test_spans_by_hand():
@@ -170,7 +170,7 @@ def test_real_rows(shared_data):
     train = read_rows([str(folder / "train.jsonl")])[:300]
     valid = read_rows([str(folder / "dev.jsonl")])
     read = [[(str(row.values["sentence"]),) for row in rows] for rows in (train, valid)]
-    predict = texts.learn_label(read[0], np.array([int(row.values["label"]) for row in train]))
+    predict = texts.learn_label(read[0], np.array([int(row.values["label"]) for row in train]), 2)
     right = predict(read[1]).argmax(1) == [int(row.values["label"]) for row in valid]
     assert 0.6 < right.mean() < 0.75
 
