@@ -143,7 +143,7 @@ def _finetune(config: FinetuneConfig, peers: Peers, options: StartOptions) -> di
         for name, valid in examples.valid.items():
             for line in valid.notices:
                 say(f"{name}: {line}")
-        if work is not None and config.task.model_dump()["baseline"] == "auto":
+        if work is not None and prepared.task.config.baseline == "auto":
             rows = examples.rows.train, next(iter(examples.rows.valid.values()))
             keep_yardstick(
                 folder,
@@ -703,7 +703,7 @@ def _beside(
     config: FinetuneConfig, metrics: Mapping[str, Any], values: Sequence[float]
 ) -> dict[str, Any]:
     """What counting gives on the rows, if it is known and asked for, for the results."""
-    if config.task.model_dump()["baseline"] == "none":
+    if make_task(config.task).config.baseline == "none":
         return {}
     requested = config.train.metric
     metric = metric_of(requested if requested in metrics else None, metrics)

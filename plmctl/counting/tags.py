@@ -84,14 +84,14 @@ def learn_most_frequent(sentences: Sequence[Sentence], tags: Sequence[Sentence])
         for word, tag in zip(words, right, strict=True):
             for kind in ((word,), word[-3:], None):
                 counts[kind][tag] += 1
-    best = {
-        kind: min(of, key=lambda tag, of=of: (-of[tag], tag)) for kind, of in counts.items()
-    }  # of equally frequent ones the first by name
+    best = {  # of equally frequent ones the first by name
+        kind: min((-count, tag) for tag, count in of.items())[1] for kind, of in counts.items()
+    }
 
-    def tag(sentences: Sequence[Sentence]) -> list[list[str]]:
+    def answer(sentences: Sequence[Sentence]) -> list[list[str]]:
         return [
             [best.get((word,)) or best.get(word[-3:]) or best[None] for word in words]
             for words in sentences
         ]
 
-    return tag
+    return answer

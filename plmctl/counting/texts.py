@@ -212,7 +212,7 @@ def _learned(texts: Sequence[Texts], targets: Any, kind: Any) -> Predict:
 
     def predict(rows: Sequence[Texts]) -> Floats:
         with _bounded():
-            return fitted(features.designs(rows)[number])
+            return np.asarray(fitted(features.designs(rows)[number]))
 
     return predict
 
@@ -249,16 +249,20 @@ class Features:
         unspaced = 2 * sum(map(without_spaces, parts)) > len(parts)
         most = min(_MOST_FEATURES, _WEIGHTS // max(1, labels))
         vectorizer = package("sklearn.feature_extraction.text").TfidfVectorizer
-        shared = {"sublinear_tf": True, "dtype": np.float64}
+        shared: dict[str, Any] = {"sublinear_tf": True, "dtype": np.float64}
+        share = 1 if unspaced or labels > _MANY_LABELS else 2
+        kinds: list[dict[str, Any]] = [
+            {
+                "tokenizer": words_of,
+                "token_pattern": None,
+                "lowercase": False,
+                "ngram_range": (1, 2),
+            },
+            {"analyzer": "char_wb", "ngram_range": (2, 5)},
+        ][:share]
         if unspaced:
-            kinds = [{"analyzer": "char", "ngram_range": (1, 3), "max_features": most}]
-        else:
-            share = 1 if labels > _MANY_LABELS else 2
-            words = {"tokenizer": words_of, "token_pattern": None, "lowercase": False}
-            kinds = [
-                {**words, "ngram_range": (1, 2), "max_features": most // share},
-                {"analyzer": "char_wb", "ngram_range": (2, 5), "max_features": most // share},
-            ][:share]
+            kinds = [{"analyzer": "char", "ngram_range": (1, 3)}]
+        shared["max_features"] = most // share
         self._vectorizers = [vectorizer(**shared, **kind) for kind in kinds]
         cut = self._cut(parts)
         for one in self._vectorizers:
