@@ -250,19 +250,15 @@ class Features:
         most = min(_MOST_FEATURES, _WEIGHTS // max(1, labels))
         vectorizer = package("sklearn.feature_extraction.text").TfidfVectorizer
         shared: dict[str, Any] = {"sublinear_tf": True, "dtype": np.float64}
+        words = {"tokenizer": words_of, "token_pattern": None, "lowercase": False}
         share = 1 if unspaced or labels > _MANY_LABELS else 2
+        shared["max_features"] = most // share
         kinds: list[dict[str, Any]] = [
-            {
-                "tokenizer": words_of,
-                "token_pattern": None,
-                "lowercase": False,
-                "ngram_range": (1, 2),
-            },
+            {**words, "ngram_range": (1, 2)},
             {"analyzer": "char_wb", "ngram_range": (2, 5)},
         ][:share]
         if unspaced:
             kinds = [{"analyzer": "char", "ngram_range": (1, 3)}]
-        shared["max_features"] = most // share
         self._vectorizers = [vectorizer(**shared, **kind) for kind in kinds]
         cut = self._cut(parts)
         for one in self._vectorizers:
