@@ -46,6 +46,7 @@ from plmctl.run.launch import StartOptions
 from plmctl.run.machine import failure_handling, retention, say_notes
 from plmctl.run.preflight import PreparedFinetuning, finetune_preflight
 from plmctl.run.sample_costs import save_at_steps
+from plmctl.run.yardstick import keep_yardstick, yardsticks
 from plmctl.tasks._elmo import reads_characters
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
 from plmctl.tokenization.unknown import UnknownCounter, sampled
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from transformers import PreTrainedModel
 
-    from plmctl.corpus.labelled import Row
+    from plmctl.corpus.labelled import Row, Split
     from plmctl.models.base import Examples
     from plmctl.models.network import Network
     from plmctl.run.stop import StopRequest
@@ -75,9 +76,12 @@ def run(config: FinetuneConfig, options: StartOptions, *, as_json: bool) -> None
         with suppress(DataError):  # of an older version: it has no such file
             say_what_changed(Path(config.run), made_from(config))
         return
+    from plmctl.reporting.run_files import yardstick_sentence
     from plmctl.reporting.tables import classification_tables
 
     show_result(results, classification_tables(f"finetuned {config.run}", results), as_json=as_json)
+    if results and (line := yardstick_sentence(results)):
+        say(line)
 
 
 def finetune(config: FinetuneConfig, options: StartOptions) -> dict[str, Any] | None:
@@ -139,6 +143,16 @@ def _finetune(config: FinetuneConfig, peers: Peers, options: StartOptions) -> di
         for name, valid in examples.valid.items():
             for line in valid.notices:
                 say(f"{name}: {line}")
+        if work is not None and prepared.task.config.baseline == "auto":
+            rows = examples.rows.train, next(iter(examples.rows.valid.values()))
+            keep_yardstick(
+                folder,
+                prepared.task,
+                examples.labels,
+                rows,
+                examples.first_valid,
+                examples.hashes["data"],
+            )
         network, facts = _train(prepared, peers, examples, accelerator, options)
         if work is None or network is None:
             return {}
@@ -171,6 +185,8 @@ class LabelledExamples:
     """The hashes of all rows and of each validation set, and of the model that is finetuned."""
     prompts: dict[int, str]
     """The questions or texts of some rows of the first validation set, by number: for samples."""
+    rows: Split
+    """The rows themselves."""
 
     @property
     def first_valid(self) -> TaskExamples[ScoredConfig]:
@@ -224,7 +240,7 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     first = next(iter(split.valid.values()))
     shown = range(0, len(first), max(1, len(first) // _SAMPLES))[:_SAMPLES]
     prompts = {number: text for number in shown if (text := task.prompt(first[number]))}
-    return LabelledExamples(labels, train, valid, check, few, hashes, prompts)
+    return LabelledExamples(labels, train, valid, check, few, hashes, prompts, split)
 
 
 def _report_unknown(prepared: PreparedFinetuning, rows: Mapping[str, Sequence[Row]]) -> None:
@@ -660,8 +676,11 @@ def _write_scores(
             if k in metrics and error
         }
         uncertainty |= {f"{name}/{k}": at for k, at in errors.items()} if results else errors
-        results = with_further_metrics(results, name, metrics) if results else {**metrics, **facts}
         credit, values = valid.per_example_scores(predictions)
+        if results:
+            results = with_further_metrics(results, name, metrics)
+        else:
+            results = {**metrics, **facts, **_beside(config, metrics, values)}
         scores = {"rows": examples.hashes[file], "credit": credit, "values": values}
         write_results(folder, f"rows/{file}", scores)
         if valid is examples.first_valid and examples.prompts:
@@ -678,6 +697,20 @@ def _write_scores(
     document = {"kind": "finetune", "model": config.model, "results": results}
     write_results(folder, "valid", {**document, "uncertainty": uncertainty})
     return results
+
+
+def _beside(
+    config: FinetuneConfig, metrics: Mapping[str, Any], values: Sequence[float]
+) -> dict[str, Any]:
+    """What counting gives on the rows, if it is known and asked for, for the results."""
+    if make_task(config.task).config.baseline == "none":
+        return {}
+    requested = config.train.metric
+    metric = metric_of(requested if requested in metrics else None, metrics)
+    methods = yardsticks(
+        Path(config.run), metrics, metric, larger=larger_is_better(metric), values=values
+    )
+    return {"yardsticks": methods} if methods else {}
 
 
 def single_answer(answers: Sequence[Answer], references: Sequence[Any]) -> str | None:

@@ -83,7 +83,7 @@ def rouge(
         DataError: As ``bleu``.
     """
     _check(predictions, references)
-    words = _Words(each_letter=tokens == "char")
+    words = Words(each_letter=tokens == "char")
     scorer = _package("rouge_score.rouge_scorer").RougeScorer(_ROUGE, tokenizer=words)
     sums = dict.fromkeys(_ROUGE, 0.0)
     for prediction, texts in zip(predictions, references, strict=True):
@@ -182,7 +182,7 @@ def without_spaces(text: str) -> bool:
     return _CHINESE.search(text) is not None or 2 * letters > sum(map(str.isalpha, text)) > 0
 
 
-class _Words:
+class Words:
     """A tokenizer as rouge-score takes one: lower-cased words."""
 
     def __init__(self, *, each_letter: bool) -> None:
@@ -193,6 +193,7 @@ class _Words:
         self._word = re.compile(word)
 
     def tokenize(self, text: str) -> list[str]:
+        """The words of a text in lower case, in order."""
         return self._word.findall(composed(text).lower())
 
 

@@ -16,7 +16,14 @@ import yaml
 
 from plmctl.errors import ConfigError, DataError, read_error
 from plmctl.formatting import format_value, printable, without_local_paths
-from plmctl.reporting.run_files import Run, as_number, metrics_of, outdated, read_run
+from plmctl.reporting.run_files import (
+    Run,
+    as_number,
+    metrics_of,
+    outdated,
+    read_run,
+    yardstick_sentence,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard
@@ -101,6 +108,7 @@ def model_card(
             "Network", [(name, int(size)) for name, size in known if math.isfinite(as_number(size))]
         ),
         _table("Results", [(metric.name, metric.value) for metric in metrics_of(loaded)]),
+        f"{beside}." if (beside := yardstick_sentence(loaded.results)) else "",
         _table("Evaluation", _rows(measured)),
         _data(loaded),
         _table("Compute", list(_compute(loaded))),

@@ -49,6 +49,7 @@ from plmctl.reporting.run_files import (
     setting_rows,
     spread,
     total_steps,
+    yardstick_sentence,
 )
 
 # --- Pages ---
@@ -271,6 +272,8 @@ def notes_list(run: Run) -> Html:
         notes.append("There is no validation so far: the metrics are those of the training data.")
     if run.kind in ("pretrain", "finetune") and not run.records and not run.is_protocol:
         notes.append("Nothing has been logged so far.")
+    if line := yardstick_sentence(run.results):
+        notes.append(f"{line}.")
     notes += outdated(run)
     if run.unreadable:
         listed = ", ".join(run.unreadable[:5]) + (" …" if len(run.unreadable) > 5 else "")

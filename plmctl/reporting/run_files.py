@@ -508,6 +508,10 @@ def _classifier_metrics(run: Run) -> Iterator[Metric]:
     yield Metric("Matthews", as_number(results.get("matthews")), "high")
     for name in ("pearson", "spearman"):
         yield Metric(name.capitalize(), as_number(results.get(name)), "high")
+    for best in yardstick_list(results)[:1]:
+        name = _METRIC_NAMES.get(best["metric"], best["metric"].replace("_", " "))
+        yield Metric(f"{name} by counting", as_number(best["value"]))
+        yield Metric("counted by", best["name"])
     yield Metric("training loss", _recent_loss(run))
     yield Metric("training rows", _whole_number(results.get("rows")))
     yield Metric("validation rows", _whole_number(results.get("valid_rows")))
@@ -558,6 +562,32 @@ def class_rows(results: Mapping[str, Any]) -> list[list[object]]:
     rows = results.get("per_class")
     rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     return [[row.get(key) for key in keys] for row in rows]
+
+
+_TEXTS, _NUMBERS = ("name", "metric"), ("seconds", "value", "low", "high")  # of a yardstick
+
+
+def yardstick_list(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What counting gives on the rows of a finetuning, the best method first; empty: unknown."""
+    methods = results.get("yardsticks")
+    return [
+        one
+        for one in (methods if isinstance(methods, list) else ())
+        if isinstance(one, dict)
+        and all(isinstance(one.get(key), str) for key in _TEXTS)
+        and all(math.isfinite(as_number(one.get(key))) for key in _NUMBERS)
+    ]
+
+
+def yardstick_sentence(results: Mapping[str, Any]) -> str:
+    """Said where the network is not better than counting within the interval; else empty."""
+    best = next(iter(yardstick_list(results)), None)
+    if best is None or best["low"] > 0:
+        return ""
+    how = "is better" if best["high"] < 0 else "is as good"
+    rows = as_number(results.get("rows"))
+    on = f" on these {rows:,.0f} rows" if math.isfinite(rows) else ""
+    return f"{best['name']} {how}{on}: more rows, a longer pretraining or a larger model may help"
 
 
 def setting_rows(document: Mapping[str, Any]) -> list[list[object]]:

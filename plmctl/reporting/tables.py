@@ -25,6 +25,7 @@ from plmctl.reporting.run_files import (
     chosen_setting,
     class_rows,
     setting_rows,
+    yardstick_list,
 )
 
 # --- Tables of results ---
@@ -108,9 +109,13 @@ def classification_tables(title: str, results: Mapping[str, object]) -> list[Tab
     Args:
         results: As ``metrics.classification`` returns them, with any further metrics.
     """
-    own_tables = ("per_class", "confusion", "paradigms", "groups")
+    own_tables = ("per_class", "confusion", "paradigms", "groups", "yardsticks")
     metrics = {k: v for k, v in results.items() if k not in own_tables and v is not None}
-    tables = [metrics_table(title, with_errors(metrics))]
+    counted = {
+        f"{one['name']} ({one['seconds']:.0f} s)": f"{one['metric']} {format_value(one['value'])}"
+        for one in yardstick_list(results)
+    }
+    tables = [metrics_table(title, {**with_errors(metrics), **counted})]
     for name in ("paradigms", "groups"):
         members = results.get(name)
         if isinstance(members, list) and members:

@@ -72,6 +72,7 @@ FREE_KEYS = (
     "compute.workers",
     "compute.attention",
     "train.micro_batch_size",
+    "task.baseline",
     "divergence.",  # decides only what happens where the run would stop
 )
 

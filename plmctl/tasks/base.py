@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
@@ -54,6 +54,21 @@ Outputs = Mapping[str, Sequence[NDArray[Any]]]
 """What a network gives for all examples in order: one array per example, by name."""
 
 
+@dataclass(frozen=True)
+class Counted:
+    """What counting has learned from training rows; see ``plmctl.counting``.
+
+    Attributes:
+        name: Of the method, as tables show it.
+        answers: The answers to rows, which are those of the examples in the same order.
+        rows: How many rows it learned from.
+    """
+
+    name: str
+    answers: Callable[[Sequence[Row], Any], list[Answer]]
+    rows: int
+
+
 MetricNames = Annotated[tuple[Text, ...], AfterValidator(modules.check_names)]
 
 
@@ -79,6 +94,9 @@ class ScoredConfig(TaskConfig):
     metrics: MetricNames = ()
     """What answers are scored by: metrics of plmctl, files of your own such as `./my_metric.py`
     (docs/finetuning.md), or `hf:NAME` for one of the Hub. Empty: the usual metrics of the task."""
+    baseline: Literal["auto", "none"] = "auto"
+    """auto: also say what counting gives on the same rows, such as TF-IDF with logistic regression;
+    it needs `pip install 'plmctl[counting]'`, and takes seconds. none: do not."""
 
 
 C = TypeVar("C", bound=ScoredConfig, covariant=True)
@@ -222,6 +240,19 @@ class Task(ABC, Generic[C]):
             DataError: A column is missing, or a label is not among the training labels: the message
                 has file, row, column and what was expected.
         """
+
+    def count(self, rows: Sequence[Row], labels: tuple[str, ...]) -> Iterator[Counted]:
+        """What counting learns from training rows, by one method after the other.
+
+        Args:
+            rows: Few enough, see ``counting.rows.drawn``.
+            labels: By id, those of the training rows.
+
+        Raises:
+            ConfigError: A package is not installed.
+            DataError: Rows that cannot be counted.
+        """
+        return iter(())
 
     @staticmethod
     @abstractmethod

@@ -12,7 +12,7 @@ published code also goes over the position table).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -50,6 +50,7 @@ from plmctl.tasks._sequences import (
 )
 from plmctl.tasks.base import (
     Answer,
+    Counted,
     Outputs,
     ReadableAnswer,
     ScoredConfig,
@@ -230,6 +231,28 @@ class Classification(Task[Config], config=Config):
             read, cut = encoded, encoded.cut
         return ClassificationExamples(
             config, read, targets, labels, weights, cut=cut, dropped=dropped
+        )
+
+    def count(self, rows: Sequence[Row], labels: tuple[str, ...]) -> Iterator[Counted]:
+        """TF-IDF with logistic regression, or for numbers with ridge regression."""
+        from plmctl.counting import texts
+
+        targets, columns = label_targets(self.config, rows, labels), self.text_columns()
+
+        def read(rows: Sequence[Row]) -> list[texts.Texts]:
+            return [tuple(text_cell(row, column) for column in columns) for row in rows]
+
+        if self.config.problem == "single_label":
+            predict = texts.learn_label(read(rows), targets, len(labels))
+        elif self.config.problem == "multi_label":
+            predict = texts.learn_labels(read(rows), targets)
+        else:
+            predict = texts.learn_number(read(rows), targets)
+        kind = "ridge" if self.config.problem == "regression" else "logistic"
+        yield Counted(
+            f"TF-IDF with {kind} regression",
+            lambda rows, examples: list(examples.answers({"label": predict(read(rows))})),
+            len(rows),
         )
 
     def check(self, model: str, network: PreTrainedConfig) -> None:

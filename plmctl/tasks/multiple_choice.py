@@ -11,7 +11,7 @@ Sources: google-research/albert, race_utils.py; finetune-transformer-lm, train.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -36,6 +36,7 @@ from plmctl.tasks._sequences import (
 )
 from plmctl.tasks.base import (
     Answer,
+    Counted,
     Outputs,
     ReadableAnswer,
     ScoredConfig,
@@ -170,6 +171,21 @@ class MultipleChoice(Task[Config], config=Config):
         encoded = EncodedRows.of_groups(list(map(len, options)), sequences, tokenizer, lm_weight)
         return MultipleChoiceExamples(
             config, encoded, targets, options, cut=encoded.cut, dropped=dropped
+        )
+
+    def count(self, rows: Sequence[Row], labels: tuple[str, ...]) -> Iterator[Counted]:
+        """TF-IDF with logistic regression on each option."""
+        from plmctl.counting.texts import learn_choice
+
+        def read(rows: Sequence[Row]) -> list[list[tuple[str, ...]]]:
+            items = [item_of(self.config, row) for row in rows]
+            return [[option_texts(item, one, gpt1=False) for one in item[2]] for item in items]
+
+        choose = learn_choice(read(rows), np.array([right_option(self.config, r) for r in rows]))
+        yield Counted(
+            "TF-IDF with logistic regression",
+            lambda rows, examples: list(examples.answers({"choice": choose(read(rows))})),
+            len(rows),
         )
 
     def check(self, model: str, network: PreTrainedConfig) -> None:

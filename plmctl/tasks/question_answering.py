@@ -15,7 +15,7 @@ Sources: google-research/bert, run_squad.py; google-research/albert, squad_utils
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -44,6 +44,7 @@ from plmctl.metrics.text import without_spaces
 from plmctl.tasks._sequences import pad_id_of
 from plmctl.tasks.base import (
     Answer,
+    Counted,
     Outputs,
     ReadableAnswer,
     ScoredConfig,
@@ -160,6 +161,19 @@ class QuestionAnswering(Task[Config], config=Config):
         return QuestionAnsweringExamples(
             self.config, windows, has_none, cut=windows.cut, dropped=windows.dropped
         )
+
+    def count(self, rows: Sequence[Row], labels: tuple[str, ...]) -> Iterator[Counted]:
+        """The sliding window, which learns from no rows."""
+        from plmctl.counting.spans import find_spans
+
+        def answers(rows: Sequence[Row], examples: Any) -> list[Answer]:
+            questions, contexts = (
+                [text_cell(row, column) for row in rows] for column in self.text_columns()
+            )
+            found = find_spans(questions, contexts, self.config.max_answer_length)
+            return list(examples.answers_of_spans([(span.text, span.score) for span in found]))
+
+        yield Counted("sliding window", answers, 0)
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a family without a head for spans."""
@@ -368,6 +382,19 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
             if self.has_none:  # whose silence is none of the n best, but a logit
                 chances[""] = float(1 / (1 + np.exp(-answer["null_difference"])))
             answer["probability"] = chances.get(answer["prediction"], 0.0)
+        return answers
+
+    def answers_of_spans(self, spans: Sequence[tuple[str, float]]) -> list[Answer]:
+        """The answers of a method without a network: a text and its score for each row."""
+        answers: list[Answer] = [
+            {"id": id_, "prediction": text, "best": text, "null_difference": -score}
+            for id_, (text, score) in zip(self.windows.ids, spans, strict=True)
+        ]
+        if self.config.version2:
+            threshold = self._threshold(answers)
+            for answer in answers:
+                if answer["null_difference"] > threshold:
+                    answer["prediction"] = ""
         return answers
 
     @cached_property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -26,6 +27,7 @@ from plmctl.tasks import _elmo
 from plmctl.tasks._sequences import pad_id_of
 from plmctl.tasks.base import (
     Answer,
+    Counted,
     Outputs,
     ReadableAnswer,
     ScoredConfig,
@@ -199,6 +201,29 @@ class Tagging(Task[Config], config=Config):
             cut=cut,
             dropped=dropped,
         )
+
+    def count(self, rows: Sequence[Row], labels: tuple[str, ...]) -> Iterator[Counted]:
+        """A CRF; if it cannot learn from all rows, also each word's most frequent tag."""
+        from plmctl.counting import tags
+
+        def read(rows: Sequence[Row]) -> list[list[str]]:
+            return [row_words(self.config, row) for row in rows]
+
+        words = read(rows)
+        right = [row_tags(self.config, row, of) for row, of in zip(rows, words, strict=True)]
+
+        def answers(tag: tags.Tag, rows: Sequence[Row]) -> list[Answer]:
+            words = read(rows)
+            both = zip(words, tag(words), strict=True)
+            return [{"tokens": of, "prediction": given} for of, given in both]
+
+        learned = 0
+        with suppress(ConfigError):  # python-crfsuite is not installed
+            crf, learned = tags.learn_crf(words, right)
+            yield Counted("CRF", lambda rows, _: answers(crf, rows), learned)
+        if learned < len(rows):
+            frequent = tags.learn_most_frequent(words, right)
+            yield Counted("most frequent tag", lambda rows, _: answers(frequent, rows), len(rows))
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a family without a head on every piece."""

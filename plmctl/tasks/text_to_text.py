@@ -10,7 +10,7 @@ learned. ``_t5_casts.py`` has GLUE and SQuAD in T5's words.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -32,6 +32,7 @@ from plmctl.tasks._sequences import format_ids, pad_id_of
 from plmctl.tasks._t5_casts import CASTS, CastName, cast_metrics, cast_uncertainty, label_of, spaced
 from plmctl.tasks.base import (
     Answer,
+    Counted,
     MetricNames,
     Outputs,
     ScoredConfig,
@@ -231,6 +232,38 @@ class TextToText(Task[Config], config=Config):
             config, sources, targets, right, labels, seq2seq,
             cut=int((cut | also).sum()), dropped=dropped,
         )  # fmt: skip
+
+    def count(self, rows: Sequence[Row], labels: tuple[str, ...]) -> Iterator[Counted]:
+        """Labels by TF-IDF; other texts are the input itself, or that of the nearest row."""
+        from plmctl.counting import texts, written
+
+        def read(rows: Sequence[Row]) -> list[str]:
+            return [self.source(row).removeprefix(self.config.prefix) for row in rows]
+
+        def answers(rows: Sequence[Row], write: Callable[[list[str]], list[str]]) -> list[Answer]:
+            return [{"prediction": text.strip()} for text in write(read(rows))]
+
+        targets = [self.targets(row)[0] for row in rows]
+        if labels:
+            ids = {label: number for number, label in enumerate(labels)}
+            known = [number for number, target in enumerate(targets) if target in ids]
+            predict = texts.learn_label(
+                [(text,) for text in read([rows[number] for number in known])],
+                np.array([ids[targets[number]] for number in known]),
+                len(labels),
+            )
+
+            def name(sources: list[str]) -> list[str]:
+                best = predict([(text,) for text in sources]).argmax(1)
+                return [labels[number] for number in best]
+
+            yield Counted(
+                "TF-IDF with logistic regression", lambda rows, _: answers(rows, name), len(known)
+            )
+            return
+        yield Counted("the input itself", lambda rows, _: answers(rows, list), 0)
+        nearest = written.learn_nearest(read(rows), targets)
+        yield Counted("nearest row by TF-IDF", lambda rows, _: answers(rows, nearest), len(rows))
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a network that writes no text."""

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from plmctl.commands.evaluate import longest_trained
 from plmctl.commands.finetune import LabelledExamples, single_answer
+from plmctl.corpus.labelled import Split
 from plmctl.tokenization.check import check_tokenizer
 from tests.builders import json_lines
 from tests.commands.conftest import NAMES, VERBS, Cli, run_main, write
@@ -307,10 +308,14 @@ def test_one_label_for_all_rows(given: list[Any], right: list[Any], expected: st
 def test_rows_are_no_windows() -> None:
     check = {"train": {"rows": 3}, "valid": {"rows": 2}, "dropped": {"rows": 1}}
     examples: Any = [None] * 2
-    rows = LabelledExamples((), examples, {"valid": examples}, check, examples, {}, {})
+    rows = LabelledExamples(
+        (), examples, {"valid": examples}, check, examples, {}, {}, Split([], {}, {})
+    )
     assert rows.counts() == {"rows": 2, "valid_rows": 2}
     more: Any = [None] * 5
-    cut = LabelledExamples((), more, {"valid": examples}, check, examples, {}, {})
+    cut = LabelledExamples(
+        (), more, {"valid": examples}, check, examples, {}, {}, Split([], {}, {})
+    )
     assert cut.counts() == {"rows": 2, "valid_rows": 2, "windows": 5, "valid_windows": 2}
 
 
