@@ -24,7 +24,10 @@ ALLOWED = {
     "optimizers": {"config", "models"},
     "objectives": {"config", "corpus", "examples", "tokenization", "models", "families"},
     "metrics": {"examples"},
-    "tasks": {"config", "corpus", "examples", "tokenization", "models", "families", "metrics"},
+    "counting": {"examples", "metrics"},
+    "tasks": {
+        "config", "corpus", "counting", "examples", "tokenization", "models", "families", "metrics",
+    },
     "training": {"config", "examples", "models", "optimizers", *FLOOR},
     "evaluation": {
         "config", "corpus", "examples", "tokenization", "models", "metrics", "families",
@@ -38,7 +41,8 @@ ALLOWED = {
     "suites": set(),
     "run": {
         "config", "corpus", "examples", "tokenization", "models", "families", "objectives",
-        "optimizers", "measures", "tasks", "training", "evaluation", "reporting",
+        "optimizers", "measures", "metrics", "tasks", "training", "evaluation", "reporting",
+        "counting",
     },
     "commands": {
         "config", "corpus", "examples", "tokenization", "models", "families", "objectives",
@@ -61,7 +65,16 @@ SHARED = {
     "versions",
     "__init__",
 }
-NO_TORCH = ("config", "corpus", "examples", "tokenization", "metrics", "reporting", "suites")
+NO_TORCH = (
+    "config",
+    "corpus",
+    "counting",
+    "examples",
+    "tokenization",
+    "metrics",
+    "reporting",
+    "suites",
+)
 FILES = sorted(ROOT.rglob("*.py"))
 
 

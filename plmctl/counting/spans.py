@@ -56,17 +56,20 @@ def find_spans(questions: Sequence[str], contexts: Sequence[str], longest: int) 
     common = {word for word, _ in counts.most_common(min(_COMMON, len(counts) // 10))}
     answers = []
     for question, context in zip(questions, contexts, strict=True):
-        asked = [place.word for place in _places(question, 0)]
-        total = _shared(asked, asked, weights) or 1.0
+        question_words = [place.word for place in _places(question, 0)]
+        total = _shared(question_words, question_words, weights) or 1.0
         scores = [
-            _shared(asked, [place.word for place in of], weights) for of in sentences[context]
+            _shared(question_words, [place.word for place in of], weights)
+            for of in sentences[context]
         ]
         if not scores:
             answers.append(Span("", 0, 0.0))
             continue
         best = int(np.argmax(scores))
-        runs = _runs(sentences[context][best], set(asked), common, context)
-        near = [_nearness(run, sentences[context][best], set(asked), weights) for run in runs]
+        runs = _runs(sentences[context][best], set(question_words), common, context)
+        near = [
+            _nearness(run, sentences[context][best], set(question_words), weights) for run in runs
+        ]
         run = runs[int(np.argmax(near))][:longest]
         text = context[run[0].start : run[-1].end]
         answers.append(Span(text, run[0].start, min(1.0, scores[best] / total)))
@@ -86,18 +89,24 @@ def _sentences(context: str) -> list[list[_Place]]:
     return [places for start, end in both if (places := _places(context[start:end], start))]
 
 
-def _shared(asked: Sequence[str], words: Sequence[str], weights: Mapping[str, float]) -> float:
+def _shared(
+    question_words: Sequence[str], words: Sequence[str], weights: Mapping[str, float]
+) -> float:
     """The weights of the question's words and pairs of words that a sentence has.
 
     A pair weighs as much as its two words; a word that no context has weighs nothing.
     """
-    pairs = set(zip(asked, asked[1:], strict=False)) & set(zip(words, words[1:], strict=False))
-    parts = [word for pair in sorted(pairs) for word in pair] + sorted(set(asked) & set(words))
+    pairs = set(zip(question_words, question_words[1:], strict=False)) & set(
+        zip(words, words[1:], strict=False)
+    )
+    parts = [word for pair in sorted(pairs) for word in pair] + sorted(
+        set(question_words) & set(words)
+    )
     return sum(weights.get(word, 0.0) for word in parts)
 
 
 def _runs(
-    sentence: list[_Place], asked: set[str], common: set[str], context: str
+    sentence: list[_Place], question_words: set[str], common: set[str], context: str
 ) -> list[list[_Place]]:
     """Words that follow each other without a mark between them, and are not of the question.
 
@@ -107,7 +116,7 @@ def _runs(
     for place in sentence:
         if runs[-1] and re.search(r"[^\s\w'’-]", context[runs[-1][-1].end : place.start]):
             runs.append([])
-        if place.word in asked:
+        if place.word in question_words:
             runs.append([])
         else:
             runs[-1].append(place)
@@ -120,12 +129,15 @@ def _runs(
 
 
 def _nearness(
-    run: list[_Place], sentence: list[_Place], asked: set[str], weights: Mapping[str, float]
+    run: list[_Place],
+    sentence: list[_Place],
+    question_words: set[str],
+    weights: Mapping[str, float],
 ) -> float:
     """The weights of the question's words around a run, each divided by its distance in words."""
     first, last = sentence.index(run[0]), sentence.index(run[-1])
     return sum(
         weights.get(place.word, 0.0) / max(first - number, number - last, 1)
         for number, place in enumerate(sentence)
-        if place.word in asked
+        if place.word in question_words
     )

@@ -250,7 +250,7 @@ class Features:
         most = min(_MOST_FEATURES, _WEIGHTS // max(1, labels))
         vectorizer = package("sklearn.feature_extraction.text").TfidfVectorizer
         shared: dict[str, Any] = {"sublinear_tf": True, "dtype": np.float64}
-        words = {"tokenizer": words_of, "token_pattern": None, "lowercase": False}
+        words: dict[str, Any] = {"tokenizer": words_of, "token_pattern": None, "lowercase": False}
         share = 1 if unspaced or labels > _MANY_LABELS else 2
         shared["max_features"] = most // share
         kinds: list[dict[str, Any]] = [

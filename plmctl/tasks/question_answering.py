@@ -170,8 +170,8 @@ class QuestionAnswering(Task[Config], config=Config):
             questions, contexts = (
                 [text_cell(row, column) for row in rows] for column in self.text_columns()
             )
-            found = find_spans(questions, contexts, self.config.max_answer_length)
-            return list(examples.answers_of_spans([(span.text, span.score) for span in found]))
+            spans = find_spans(questions, contexts, self.config.max_answer_length)
+            return list(examples.answers_of_spans([(span.text, span.score) for span in spans]))
 
         yield Counted("sliding window", answers, 0)
 
