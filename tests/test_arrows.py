@@ -17,6 +17,7 @@ FLOOR = {"run.display", "run.launch", "run.stop"}
 ALLOWED = {
     "config": set(),
     "corpus": {"config"},
+    "counting": {"config", "corpus", "examples"},
     "examples": set(),
     "tokenization": {"config"},
     "models": {"config", "examples"},
@@ -32,13 +33,13 @@ ALLOWED = {
     },
     "measures": {
         "config", "corpus", "tokenization", "models", "metrics", "families", "objectives",
-        "tasks", "training", "evaluation",
+        "tasks", "training", "evaluation", "counting",
     },
     "reporting": {"config", "examples"},
     "suites": set(),
     "run": {
         "config", "corpus", "examples", "tokenization", "models", "families", "objectives",
-        "optimizers", "measures", "tasks", "training", "evaluation", "reporting",
+        "optimizers", "measures", "tasks", "training", "evaluation", "reporting", "counting",
     },
     "commands": {
         "config", "corpus", "examples", "tokenization", "models", "families", "objectives",
@@ -61,7 +62,9 @@ SHARED = {
     "versions",
     "__init__",
 }
-NO_TORCH = ("config", "corpus", "examples", "tokenization", "metrics", "reporting", "suites")
+NO_TORCH = (
+    "config", "corpus", "counting", "examples", "tokenization", "metrics", "reporting", "suites",
+)  # fmt: skip
 FILES = sorted(ROOT.rglob("*.py"))
 
 

@@ -1,0 +1,1 @@
+"""What counting gives without a network: the yardsticks beside the numbers of networks."""
