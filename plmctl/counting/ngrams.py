@@ -91,9 +91,9 @@ class Grams:
         order = np.argsort(keys)  # a search for ascending keys is several times faster
         wanted = keys[order]
         place = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        found = np.empty_like(keys)
-        found[order] = np.where(self.keys[place] == wanted, place, -1)
-        return found
+        number = np.empty_like(keys)
+        number[order] = np.where(self.keys[place] == wanted, place, -1)
+        return number
 
 
 @dataclass(frozen=True)
