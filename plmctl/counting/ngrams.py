@@ -108,6 +108,11 @@ class NGrams:
     orders: tuple[Grams, ...]
     tokens: int
 
+    @property
+    def order(self) -> int:
+        """Tokens of the longest n-gram."""
+        return len(self.orders)
+
     @classmethod
     def count(cls, ids: Ints, depths: Ints, vocab_size: int, order: int = ORDER) -> NGrams:
         """Count the n-grams of a text.
