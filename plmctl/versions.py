@@ -8,13 +8,15 @@ _CONSTRAINTS = "constraints.txt"
 
 
 def tested_versions() -> dict[str, str]:
-    """Versions by package name, from ``constraints.txt``; empty if the file is missing."""
+    """Versions by canonical name, from ``constraints.txt``; empty if the file is missing."""
+    from packaging.utils import canonicalize_name
+
     package = Path(__file__).parent
     for path in (package / _CONSTRAINTS, package.parent / _CONSTRAINTS):  # installed; a checkout
         if path.is_file():
             lines = path.read_text(encoding="utf-8").splitlines()
             pairs = (line.partition("==") for line in lines if "==" in line)
-            return {name.strip().lower(): number.strip() for name, _, number in pairs}
+            return {canonicalize_name(name.strip()): number.strip() for name, _, number in pairs}
     return {}
 
 

@@ -160,8 +160,8 @@ def test_no_file_needs_itself_not_even_for_types() -> None:
 def from_names(path: Path) -> set[str]:
     """What ``imports`` gives, and the modules that are imported from their folder."""
     tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    froms = (node for node in tree if isinstance(node, ast.ImportFrom) and node.module)
-    return imports(path) | {f"{one.module}.{alias.name}" for one in froms for alias in one.names}
+    nodes = (node for node in tree if isinstance(node, ast.ImportFrom) and node.module)
+    return imports(path) | {f"{one.module}.{alias.name}" for one in nodes for alias in one.names}
 
 
 def reachable(module: str, needed: dict[str, set[str]]) -> set[str]:

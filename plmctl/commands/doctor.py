@@ -149,12 +149,13 @@ _DECIDES = {"torch", "transformers", "tokenizers", "accelerate", "datasets", "nu
 def _packages() -> list[dict[str, Any]]:
     """The required packages, beside the versions that plmctl is tested with."""
     from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
 
     tested = tested_versions()
     needed = [Requirement(line) for line in requirements()]
     packages = []
     for one in (one for one in needed if one.marker is None):
-        installed, wanted = installed_version(one.name), tested.get(one.name.lower())
+        installed, wanted = installed_version(one.name), tested.get(canonicalize_name(one.name))
         note = ""
         if installed is None or not one.specifier.contains(installed, prereleases=True):
             note = f"needs {one.specifier}"

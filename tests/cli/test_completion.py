@@ -52,7 +52,13 @@ def test_keys_and_values() -> None:
 
 
 def test_bash_splits_at_the_equals_sign() -> None:
-    assert offers("pretrain bert-base compute.precision =") == ["auto", "fp32", "bf16", "fp16"]
+    assert offers("pretrain bert-base compute.precision =") == [
+        "auto",
+        "fp32",
+        "tf32",
+        "bf16",
+        "fp16",
+    ]
     assert offers("pretrain bert-base compute.precision = bf") == ["bf16"]
     after_a_value = offers("pretrain bert-base compute.precision = bf16 ")
     assert {"optim.lr=", "seed="} <= set(after_a_value)
