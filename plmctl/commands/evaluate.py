@@ -131,6 +131,8 @@ def _results(
         hashes = {**hashes_of_model, "data": _data_hash(measure, path)}
         if metrics := digest_of_present(measure.model_dump().get("metrics", ())):
             hashes["metric files"] = metrics
+        if training_text := measure.model_dump().get("train"):
+            hashes["training text"] = content_hash(training_text)
         kept = kept_results(path, hashes)
         if kept is None:
             say(f"measuring {measure.name} of {title}")

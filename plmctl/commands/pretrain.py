@@ -31,7 +31,7 @@ from plmctl.run.agreement import agree_on_start, check_ready, connected
 from plmctl.run.budget import Decision, difference, known_decision, resolved
 from plmctl.run.configs import PretrainConfig
 from plmctl.run.costs import network_facts
-from plmctl.run.display import say, show_result
+from plmctl.run.display import FREQUENCIES, say, show_result
 from plmctl.run.folder import (
     AtWork,
     read_results,
@@ -48,6 +48,7 @@ from plmctl.run.machine import retention, say_notes
 from plmctl.run.preflight import check_machine, preflight
 from plmctl.run.prepared import Prepared, make_network
 from plmctl.run.pretraining import Pretraining, Validation, samples_of, shows_samples
+from plmctl.run.yardsticks import yardsticks
 from plmctl.tokenization.encode import Encoder
 from plmctl.training import loop
 from plmctl.training.checkpoint import Checkpoints, load_last_weights
@@ -137,12 +138,13 @@ def _pretrain(config: PretrainConfig, peers: Peers, options: StartOptions) -> di
     began = time.monotonic()  # a budget of time includes the search for micro-batches
     processes = connected("pretrain", config, prepared.family, text.hashes, options, peers)
     with processes as (accelerator, work):
-        counted = _frequency_losses(run) if work is not None else {}
+        counted = _counted(run) if work is not None else {}
         run = resolved(run, decision, accelerator, began)
         engine = run.engine(accelerator)
         plan = replace(run.plan(accelerator), until=options.until)
         journal = _journal(run, engine, plan, counted, options)
         metrics, model = _train(run, engine, plan, journal)
+        metrics |= {name: one["loss"] for name, one in counted.items() if name != FREQUENCIES}
         if work is not None and model is not None:
             _save(prepared, folder, work, model, metrics)
             _complete(config, folder, work, text)
@@ -157,19 +159,26 @@ def _pretrain(config: PretrainConfig, peers: Peers, options: StartOptions) -> di
 # --- Training ---
 
 
-def _frequency_losses(run: Pretraining) -> dict[str, float]:
+def _counted(run: Pretraining) -> dict[str, dict[str, float]]:
+    """What counting gives: the losses by the name of what is counted."""
     valid = run.valid[-1] if run.valid else None
     most = run.config.log.validate_samples
-    return frequency_losses(run.text.train, run.train[-1], valid, most)
+    alone = frequency_losses(run.text.train, run.train[-1], valid, most)
+    more = yardsticks(run.prepared, run.text, valid, most)
+    return ({FREQUENCIES: alone} if alone else {}) | more
 
 
 def _journal(
-    run: Pretraining, engine: Engine, plan: Plan, counted: dict[str, float], options: StartOptions
+    run: Pretraining,
+    engine: Engine,
+    plan: Plan,
+    counted: dict[str, dict[str, float]],
+    options: StartOptions,
 ) -> Journal:
     """The log of the run, which begins with what it computes on; see ``Journal``.
 
     Args:
-        counted: The losses of token frequencies.
+        counted: As of ``_counted``.
     """
     config, accelerator = run.config, engine.accelerator
     say_notes(config, engine)
@@ -180,12 +189,16 @@ def _journal(
             accelerator.num_processes,
             run.text.contents,
             precision_of(accelerator),
-            {"frequency_loss": counted, "network": network_facts(engine.unwrapped.model)},
+            {
+                "frequency_loss": counted.get(FREQUENCIES, {}),
+                "counted_loss": {name: one for name, one in counted.items() if name != FREQUENCIES},
+                "network": network_facts(engine.unwrapped.model),
+            },
         )
     return Journal(
         run.folder,
         title=f"pretraining {config.model.family} ({config.objective.name})",
-        baseline=counted,
+        counted=counted,
         total_steps=plan.steps,
         trackers=config.log.trackers,
         quiet=not accelerator.is_main_process,

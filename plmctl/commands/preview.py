@@ -21,10 +21,11 @@ from plmctl.files import read_json
 from plmctl.reporting.tables import example_legend, example_text, rows_table, statistics_table
 from plmctl.run.budget import with_steps
 from plmctl.run.configs import PretrainConfig, load
-from plmctl.run.display import baseline_in_words, say, show_result
+from plmctl.run.display import FREQUENCIES, counted_in_words, say, show_result
 from plmctl.run.frequencies import frequency_losses
 from plmctl.run.preflight import preflight
-from plmctl.run.pretraining import sample_costs, training_examples
+from plmctl.run.pretraining import sample_costs, training_examples, validation_examples
+from plmctl.run.yardsticks import yardsticks
 from plmctl.tokenization.load import token_texts
 from plmctl.training.data import StepBatches, examples_of, step_digests
 from plmctl.training.plan import PhasePlace, Slicing
@@ -49,9 +50,15 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     text = prepare(config, prepared.encoder)
     source = training_examples(prepared, text)[0].at_progress(0.0)
     say(f"sentences: {text.sentences}")
-    counted = frequency_losses(text.train, source, None, None)
-    if counted:
-        say(f"loss: {baseline_in_words(counted)}; a lower loss is learned from context")
+    alone = frequency_losses(text.train, source, None, None)
+    if alone:
+        say(f"loss: {counted_in_words({FREQUENCIES: alone})}; a lower loss is learned from context")
+    valid = validation_examples(prepared, text) or (None,)
+    if more := yardsticks(prepared, text, valid[0], config.log.validate_samples):
+        say(
+            f"loss: {counted_in_words(more)}, on the validation text; a lower loss is learned by "
+            "more than counting neighbours"
+        )
     tallies = []
     for number in range(-(-count // _BATCH)):
         epochs, samples = examples_of(number, len(source), _BATCH, config.seed)

@@ -560,6 +560,9 @@ class PretrainLogConfig(LogConfig):
     samples: int = Field(default=6, ge=0, le=100)
     """Held-out texts that the model fills in or continues at each validation, in samples.jsonl, and
     at the end, in eval/samples.json; 0: none."""
+    ngram: Literal["auto", "none"] = "auto"
+    """auto: causal models have the loss of 5-grams, counted in the training text, beside their own:
+    a minute at most, once per text. none: it is not counted."""
 
 
 # --- Steps that go wrong ---

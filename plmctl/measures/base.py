@@ -245,8 +245,8 @@ _SCRIPT_CHARACTERS = 50_000  # characters from which the rule for sentences is c
 _MIN_ROW = 4  # tokens of a row: a token, two special ones, and one to predict it from
 
 
-class RawTextConfig(TextMeasureConfig):
-    """A measure of raw text."""
+class DocumentsConfig(TextMeasureConfig):
+    """A measure of documents."""
 
     text: Text = "text"
     """Column of jsonl, csv, parquet and datasets that holds the text."""
@@ -264,6 +264,11 @@ class RawTextConfig(TextMeasureConfig):
     max_document_bytes: Bytes | None = None
     """Score only this many UTF-8 bytes at the beginning of each document; empty: all of it. With a
     small `max_bytes`, more documents are scored, over which the standard error is taken."""
+
+
+class RawTextConfig(DocumentsConfig):
+    """A measure of documents, read in windows."""
+
     seq_len: int | None = Field(default=None, ge=_MIN_ROW)
     """Tokens that a model reads at once, special tokens included. Empty: its context (causal), 128
     (masked and encoder-decoder)."""
@@ -284,7 +289,7 @@ class ScoredCorpus:
     sizes: Ints
 
 
-def read_corpus(config: RawTextConfig, likelihood: Likelihood, seed: int) -> ScoredCorpus:
+def read_corpus(config: DocumentsConfig, likelihood: Likelihood, seed: int) -> ScoredCorpus:
     """The documents of a measure, as the model's tokenizer reads them.
 
     Raises:

@@ -45,6 +45,7 @@ class Objective(ABC, Generic[C]):
         ENCODER_DECODER: Whether it requires a network with an encoder and a decoder.
         PAIRS: Whether it learns from pairs of segments of a document.
         SAMPLES: What the samples of a run show, which ``sample`` makes; None: a run has none.
+        COUNTED: What is counted, besides frequencies, to say which loss a network must beat.
     """
 
     Config: ClassVar[type[ObjectiveConfig]]
@@ -53,6 +54,7 @@ class Objective(ABC, Generic[C]):
     ENCODER_DECODER: ClassVar[bool] = False
     PAIRS: ClassVar[bool] = False
     SAMPLES: ClassVar[SampleKind | None] = None
+    COUNTED: ClassVar[Literal["ngrams"] | None] = None
 
     def __init_subclass__(cls, config: type[ObjectiveConfig] | None = None) -> None:
         """Set ``Config``; base classes of several objectives have none."""
@@ -95,6 +97,10 @@ class Objective(ABC, Generic[C]):
         Raises:
             ConfigError: Words are masked, and the text has none or too long ones.
         """
+
+    def separator(self, vocab: Vocab) -> int | None:
+        """The id of the token between the documents of a row; None: there is none."""
+        return None
 
     def targets_per_token(self) -> float:
         """Targets per input token, for estimates of time and memory."""

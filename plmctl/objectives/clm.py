@@ -51,6 +51,7 @@ class CausalLM(Objective[Config], config=Config):
 
     LOSS_TERMS = ("lm",)  # the token that it requires depends on the config: see ``check``
     SAMPLES = "generation"
+    COUNTED = "ngrams"
 
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Windows:
         """The windows of ``seq_len`` tokens of a store.

@@ -95,6 +95,7 @@ function ago(time) {
 
 // --- What is shown ---
 
+const FREQUENCIES = "token frequencies alone";
 const STATIC = window.BOARD ?? null;
 const KEEP = 12; // runs in one plot
 const state = {
@@ -348,8 +349,11 @@ function pointsOf(key, documents) {
         points.push({ run: document.id, part, x: at[i], y: y[i], low: positive(low, logy) ? low : y[i], high: positive(high, logy) ? high : y[i] });
       }
     }
-    const level = document.levels?.[key], ends = [...document.train[state.x], ...document.valid[state.x]].filter((x) => positive(x, state.logx));
-    if (positive(level, logy) && ends.length) for (const x of [Math.min(...ends), Math.max(...ends)]) points.push({ run: document.id, part: "level", x, y: level, low: level, high: level });
+    const ends = [...document.train[state.x], ...document.valid[state.x]].filter((x) => positive(x, state.logx));
+    for (const [name, levels] of Object.entries(document.levels ?? {})) {
+      const level = levels[key], part = name === FREQUENCIES ? "level" : name;
+      if (positive(level, logy) && ends.length) for (const x of [Math.min(...ends), Math.max(...ends)]) points.push({ run: document.id, part, x, y: level, low: level, high: level });
+    }
   }
   return points;
 }
@@ -398,7 +402,7 @@ function tip(handler, event, item, value) {
   if (!value || !point) { place.hidden = true; return; }
   const row = state.rows.get(point.run);
   const at = state.x === "hours" ? `${number(point.x)} ${t("hours")}` : `${t(state.x)} ${number(point.x)}`;
-  place.replaceChildren(h("div", {}, row?.name ?? ""), h("div", {}, `${at}: ${number(point.y)}`), h("div", {}, t({ valid: "validation", level: "token frequencies alone" }[point.part] ?? "training")));
+  place.replaceChildren(h("div", {}, row?.name ?? ""), h("div", {}, `${at}: ${number(point.y)}`), h("div", {}, t({ train: "training", valid: "validation", level: FREQUENCIES }[point.part] ?? point.part)));
   place.hidden = false;
   const box = place.getBoundingClientRect();
   place.style.left = `${Math.min(event.clientX + 14, innerWidth - box.width - 8)}px`;
@@ -506,7 +510,7 @@ function drawLegend(ids) {
   const items = state.page ? [] : ids.map((id) => h("span", { class: "item" }, h("span", { class: `swatch c${colorOf(id)}` }), state.rows.get(id).name,
     h("button", { title: t("clear"), "aria-label": `${t("clear")} ${state.rows.get(id).name}`, onclick: () => choose(id) }, "×")));
   place.replaceChildren(...items, h("span", { class: "item" }, h("i", { class: "key-line" }), t("training")), h("span", { class: "item" }, h("i", { class: "key-line dashed" }), t("validation")),
-    ids.some((id) => Object.keys(curves.get(id)?.document.levels ?? {}).length) ? h("span", { class: "item" }, h("i", { class: "key-line dotted" }), t("token frequencies alone")) : "");
+    ...new Set(ids.flatMap((id) => Object.keys(curves.get(id)?.document.levels ?? {})))].map((name) => h("span", { class: "item" }, h("i", { class: name === FREQUENCIES ? "key-line dotted" : "key-line dotted heavy" }), t(name))));
   place.hidden = !ids.length;
 }
 

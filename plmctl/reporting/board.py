@@ -32,7 +32,7 @@ from plmctl.errors import ConfigError, PlmError
 from plmctl.files import is_edited
 from plmctl.formatting import printable
 from plmctl.reporting.report import unspaced
-from plmctl.reporting.run_files import as_number, flatten, spread
+from plmctl.reporting.run_files import as_number, counted_levels, flatten, spread
 from plmctl.reporting.run_state import (
     Columns,
     LogEnd,
@@ -296,10 +296,12 @@ class Board:
                 measured = _checkpoint_table(entry.evaluations) if entry.kind == "eval" else {}
                 document = _curves(columns, measured)
                 facts = read_document(entry.folder / "environment.json") or {}
-                levels = facts.get("frequency_loss")
                 document["levels"] = {
-                    _text("loss" if term == "loss" else f"loss/{term}"): _number(level)
-                    for term, level in (levels.items() if isinstance(levels, dict) else ())
+                    _text(name): {
+                        _text("loss" if term == "loss" else f"loss/{term}"): _number(level)
+                        for term, level in losses.items()
+                    }
+                    for name, losses in counted_levels(facts).items()
                 }
             self._curves[id] = columns, document  # the last one that was read
             while len(self._curves) > _MOST_CURVES:

@@ -94,6 +94,7 @@ def draw_curves(plot: Plot, *, wide: bool = False) -> Figure:
                 markersize=5,
                 clip_on=False,  # all is inside; half of a marker at the edge is not to be cut off
                 **_LINE_STYLES[line.style],
+                **({"dashes": (1, 1.6, 4, 1.6)} if line.style == "level" and line.color else {}),
             )
         x = np.concatenate([line.x for line in plot.lines])
         y = np.concatenate([line.y[np.isfinite(line.y)] for line in plot.lines])

@@ -28,7 +28,7 @@ class Curve:
         name: In the legend; empty: it is not listed.
         x: [N] steps.
         y: [N] values, nan where one is missing.
-        color: Number in the palette.
+        color: Number in the palette; of a level 0: dotted, more: dashed and dotted.
         style: "solid", "dashed" with a dot at every point, "faint", or "level" (what
             counting gives).
     """
@@ -183,18 +183,16 @@ def _validation(runs: Sequence[Run], key: str, title: str, unit: str) -> Plot | 
 
 
 def _levels(runs: Sequence[Run], term: str) -> tuple[Curve, ...]:
-    """The loss of token frequencies alone, over all steps; equal ones once."""
+    """The losses of counts, over all steps; equal ones once, and each name once."""
     last = max((as_number(run.last.get("step", 0)) for run in runs), default=0.0)
-    counted = dict.fromkeys(round(run.frequency_loss(term), 3) for run in runs)
+    levels: dict[str, dict[float, None]] = {}
+    for name, y in (pair for run in runs for pair in run.counted_losses(term).items()):
+        if math.isfinite(y):
+            levels.setdefault(name, {})[round(y, 3)] = None
     return tuple(
-        Curve(
-            "token frequencies alone" if n == 0 else "",
-            np.array([0.0, last]),
-            np.full(2, y),
-            0,
-            "level",
-        )
-        for n, y in enumerate(level for level in counted if math.isfinite(level))
+        Curve("" if n else name, np.array([0.0, last]), np.full(2, y), kind, "level")
+        for kind, (name, values) in enumerate(levels.items())
+        for n, y in enumerate(values)
     )
 
 

@@ -150,10 +150,10 @@ class Run:
         """The document of eval/samples.json; empty without one."""
         return self.evaluations.get("samples", {})
 
-    def frequency_loss(self, term: str) -> float:
-        """The loss that token frequencies alone give; ``loss`` is that of all terms; or nan."""
-        counted = self.environment.get("frequency_loss")
-        return as_number(counted.get(term)) if isinstance(counted, Mapping) else math.nan
+    def counted_losses(self, term: str) -> dict[str, float]:
+        """The losses that counts give, by what is counted; ``loss`` is that of all terms."""
+        losses = counted_levels(self.environment)
+        return {name: as_number(one[term]) for name, one in losses.items() if term in one}
 
     @property
     def comparable(self) -> str:
@@ -191,6 +191,13 @@ class Run:
                 return None
             at = at[part]
         return at
+
+
+def counted_levels(environment: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The losses of counts, as a run's environment.json has them, by what is counted."""
+    alone, more = (environment.get(key) for key in ("frequency_loss", "counted_loss"))
+    levels = {"token frequencies alone": alone} | (more if isinstance(more, Mapping) else {})
+    return {str(name): one for name, one in levels.items() if isinstance(one, Mapping)}
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -495,7 +502,8 @@ def _language_model_metrics(run: Run) -> Iterator[Metric]:
     for term in terms:
         accuracy = as_number(results.get(f"valid/accuracy/{term}"))
         yield Metric(f"accuracy ({term})", accuracy, "high")
-    yield Metric("token frequencies alone", run.frequency_loss("loss"))
+    for name, counted in run.counted_losses("loss").items():
+        yield Metric(name, counted)
     yield Metric("training loss", _recent_loss(run))
 
 

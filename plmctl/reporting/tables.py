@@ -238,8 +238,10 @@ def curves_text(plot: Plot) -> Text:
             text.append("  ")
             text.append(*_curve_mark(line.color))
             text.append(f" {printable(line.name)}", style="not bold")
+    name = ""
     for level in (line for line in plot.lines if line.style == "level"):
-        text.append(f"  {level.y[0]:.3f} = token frequencies alone", style="not bold")
+        name = level.name or name  # of several equal names only the first is in the legend
+        text.append(f"  {level.y[0]:.3f} = {printable(name)}", style="not bold")
     return text
 
 

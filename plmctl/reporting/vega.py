@@ -78,13 +78,14 @@ def curves_chart() -> dict[str, Any]:
                 "mark": {"type": "circle", "size": 26, "opacity": 1, "clip": True, "tooltip": None},
             },
             {
-                "transform": [{"filter": "datum.part === 'level'"}],
-                "mark": {
-                    "type": "line",
-                    "strokeWidth": 1.4,
-                    "strokeDash": [1.5, 3],
-                    "clip": True,
-                    "tooltip": None,
+                "transform": [{"filter": "datum.part !== 'train' && datum.part !== 'valid'"}],
+                "mark": {"type": "line", "strokeWidth": 1.4, "clip": True, "tooltip": None},
+                "encoding": {
+                    "detail": {"field": "part"},
+                    "strokeDash": {
+                        "condition": {"test": "datum.part === 'level'", "value": [1.5, 3]},
+                        "value": [1.5, 3, 5, 3],
+                    },
                 },
             },
             {

@@ -102,13 +102,18 @@ class Display:
     """The progress of a run.
 
     Args:
-        baseline: The losses of token frequencies alone, by term.
+        counted: The losses of counts, by what is counted and by term.
     """
 
     def __init__(
-        self, title: str, total: int, *, quiet: bool, baseline: Mapping[str, float] | None = None
+        self,
+        title: str,
+        total: int,
+        *,
+        quiet: bool,
+        counted: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
-        self._baseline = baseline or {}
+        self._counted = counted or {}
         self._title, self._total, self._quiet = title, total, quiet
         self._console = _console()
         self._bar = _bar(self._console, titled=False) if _is_live() and not quiet else None
@@ -139,8 +144,8 @@ class Display:
         if not self._quiet:
             after = f", continuing after step {step:,}" if step else ""
             self._print(f"{self._title}: {self._total:,} steps{after}")
-            if self._baseline:
-                self._print(f"loss to beat: {baseline_in_words(self._baseline)}")
+            if self._counted:
+                self._print(f"loss to beat: {counted_in_words(self._counted)}")
         if self._bar:
             self._bar.update(self._task, completed=step)
             self._bar.start()
@@ -184,8 +189,7 @@ class Display:
             self._valid = f" (valid {float(record['valid/loss']):.3f})"
         valid = _validation(record)
         if valid:
-            counted = self._baseline.get("loss")
-            note = "" if counted is None else f"  ({counted:.3f} = token frequencies alone)"
+            note = self._compared(float(record.get("valid/loss", math.nan)))
             self._print(f"step {record['step']:,}  validation  {valid}{note}")
         elif not self._bar and "loss" in record:
             self._plain(record)
@@ -194,6 +198,16 @@ class Display:
         """A line, above the bar if there is one."""
         if not self._quiet:
             self._print(line)
+
+    def _compared(self, loss: float) -> str:
+        """The best of what a validation loss has passed, or the first that it has to pass."""
+        levels = {name: one["loss"] for name, one in self._counted.items() if "loss" in one}
+        passed = [name for name, level in levels.items() if loss < level]
+        if not levels:
+            return ""
+        name = min(passed, key=lambda name: levels[name]) if passed else next(iter(levels))
+        below = "below " if passed and name != FREQUENCIES else ""
+        return f"  ({below}{levels[name]:.3f} = {name})"
 
     def _plain(self, record: Mapping[str, Value]) -> None:
         step, now = int(record["step"]), time.monotonic()
@@ -242,18 +256,22 @@ class Pace:
         return (self._total - done) * (now - then) / (done - before) if done > before else math.nan
 
 
-def baseline_in_words(losses: Mapping[str, float]) -> str:
-    """``7.313 = token frequencies alone (mlm 6.620, nsp 0.693)``.
+FREQUENCIES = "token frequencies alone"
+"""What is counted for ``run.frequencies``."""
 
-    Args:
-        losses: Of ``run.frequencies.frequency_losses``, not empty.
-    """
+
+def counted_in_words(counted: Mapping[str, Mapping[str, float]]) -> str:
+    """``7.313 = token frequencies alone (mlm 6.620, nsp 0.693)``, and so on."""
+    return ", ".join(_level_in_words(name, losses) for name, losses in counted.items())
+
+
+def _level_in_words(name: str, losses: Mapping[str, float]) -> str:
     terms = {term: loss for term, loss in losses.items() if term != "loss"}
     each = ", ".join(f"{term} {loss:.3f}" for term, loss in terms.items())
     if "loss" not in losses:
-        return f"{each} = token frequencies alone"
+        return f"{each} = {name}"
     more = f" ({each})" if len(terms) > 1 else ""
-    return f"{losses['loss']:.3f} = token frequencies alone{more}"
+    return f"{losses['loss']:.3f} = {name}{more}"
 
 
 def _terms(record: Mapping[str, Value]) -> str:

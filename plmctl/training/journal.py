@@ -275,7 +275,7 @@ class Journal:
     """The log of a run; after a resume it has no gap and no step twice.
 
     Args:
-        baseline: The losses of token frequencies alone, by term (``run.frequencies``).
+        counted: The losses of counts, by what is counted and by term (``run.yardsticks``).
         trackers: Names of trackers that get the records as well.
         quiet: Write and show nothing; for all processes except the main one.
         accept_gap: Continue even if lines that belong to the checkpoint are missing or changed.
@@ -293,12 +293,12 @@ class Journal:
         trackers: tuple[str, ...],
         quiet: bool,
         accept_gap: bool = False,
-        baseline: Mapping[str, float] | None = None,
+        counted: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
         self._run, self._quiet, self._accept_gap = run, quiet, accept_gap
         # Lines are hashed when they are written, so that the cost of a save does not grow.
         self._lines, self._size, self._hash = 0, 0, hashlib.sha256()
-        self._display = Display(title, total_steps, quiet=quiet, baseline=baseline)
+        self._display = Display(title, total_steps, quiet=quiet, counted=counted)
         self._trackers = Trackers(run, () if quiet else trackers)
 
     def __enter__(self) -> Journal:

@@ -38,6 +38,7 @@ def test_causal_examples(cli: Cli) -> None:
     code, out, err = cli("preview", "gpt2.yaml", "--count", "20", "--examples", "1")
     assert code == 0, err
     assert "last target: " in out
+    assert " = 5-gram, on the validation text" in err
     assert "mean_length" in out
     assert re.search(
         r"day \d+\.⏎[A-Z]", out.replace("\n", "")

@@ -13,6 +13,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from plmctl.counting.ngrams import NGrams, depths_of
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.likelihood import Likelihood
 from plmctl.measures.base import get_measure
@@ -283,6 +284,42 @@ def test_bad_pairs(row: str, message: str, folder_of: Folders, tmp_path: Path) -
         take("minimal_pairs", folder_of("gpt2"), data=[str(path)])
     assert message in str(refused.value)
     assert "bad.jsonl" in str(refused.value)
+
+
+def test_ngrams_of_a_named_text(folder_of: Folders, pairs: Path, tmp_path: Path) -> None:
+    model, train, valid = opened(folder_of("gpt2")), tmp_path / "train.txt", tmp_path / "valid.txt"
+    documents = [" ".join(map(sentence, range(n, n + 4))) + "\n" for n in range(40)]
+    train.write_text("\n".join(documents), encoding="utf-8")
+    valid.write_text(sentence(90), encoding="utf-8")
+    own = {"train": [str(train)], "store": str(tmp_path / "stores"), "order": 2}
+    results = take("ngram", folder_of("gpt2"), data=[str(valid)], **own)
+    end = model.vocab.eos
+    assert end is not None
+    stream = [end]
+    for tokens in model.tokens([[document] for document in documents]):
+        stream += [*tokens.ids.tolist(), end]
+    text = np.array(stream)
+    depths = depths_of(text == end, 2)
+    depths[0] = 0
+    grams = NGrams.count(text, depths, model.vocab.size, 2)
+    ids = model.tokens([[sentence(90)]])[0].ids
+    pairs_of_ids = zip([end, *ids], ids, strict=False)
+    given = [grams.probabilities(np.array(pair), np.array([1, 2]))[1] for pair in pairs_of_ids]
+    nats = -np.log(given)
+    size = len(sentence(90).encode())
+    assert results["bits_per_byte"] == pytest.approx(nats.sum() / math.log(2) / size, rel=1e-9)
+    assert results["perplexity"] == pytest.approx(math.exp(nats.mean()), rel=1e-9)
+    assert results["training_tokens"] == len(stream) - 1
+    assert take("ngram", folder_of("gpt2"), data=[str(valid)], **own) == results  # from its file
+    ranked = take("ngram", folder_of("gpt2"), data=[str(pairs / "*.jsonl")], items="pairs", **own)
+    assert ranked["pairs"] == 40
+    assert ranked["accuracy"] > 0.8  # the words of the bad sentence are in reverse order
+    assert take("ngram", folder_of("bert"), data=[str(valid)], **own)["scored"] > 4
+
+
+def test_ngrams_need_a_text(folder_of: Folders, text: str) -> None:
+    with pytest.raises(ConfigError, match="not in the folder of a pretraining"):
+        take("ngram", folder_of("gpt2"), data=[text])
 
 
 def test_the_command(

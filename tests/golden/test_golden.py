@@ -826,6 +826,7 @@ MEASURES: dict[str, list[dict]] = {
     "gpt1": [{"name": "clm", **LONG, "separator": "none"}, MINIMAL],
     "gpt2": [
         {"name": "clm", **LONG},
+        {"name": "ngram", **TEXT},
         {"name": "clm", **LONG, "attention": "within"},
         {"name": "bits_per_byte", **TEXT},
         {"name": "perplexity", **TEXT, "stride": 8},

@@ -252,14 +252,20 @@ def test_the_board_as_files_needs_no_server(runs: Path, tmp_path: Path) -> None:
 
 def test_the_loss_of_frequencies_is_with_the_curves(tmp_path: Path) -> None:
     run = sample_runs.pretrain(tmp_path / "runs" / "bert", steps=100)
-    facts = {"frequency_loss": {"mlm": 6.5, "loss": 7.19, "nsp": "damaged"}}
+    facts = {
+        "frequency_loss": {"mlm": 6.5, "loss": 7.19, "nsp": "damaged"},
+        "counted_loss": {"5-gram": {"lm": 4.4}, "x": "damaged"},
+    }
     (run / "environment.json").write_text(json.dumps(facts))
     board = Board(tmp_path / "runs")
     (row,) = board.rows()["rows"]
     assert row["curves"]
     curves = board.curves(row["id"])
     assert curves is not None
-    assert curves["levels"] == {"loss/mlm": 6.5, "loss": 7.19, "loss/nsp": None}
+    assert curves["levels"] == {
+        "token frequencies alone": {"loss/mlm": 6.5, "loss": 7.19, "loss/nsp": None},
+        "5-gram": {"loss/lm": 4.4},
+    }
     assert newest_run(tmp_path / "runs") == run
 
 

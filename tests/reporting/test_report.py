@@ -253,9 +253,12 @@ def test_losses_of_other_objectives_or_tokenizers_are_not_ranked(tmp_path):
 
 def test_the_loss_of_frequencies_is_a_tile_and_a_line(tmp_path):
     run = sample_runs.pretrain(tmp_path / "bert", steps=400)
-    changed(run, "environment.json", frequency_loss={"mlm": 6.5, "nsp": 0.69, "loss": 7.19})
+    counted = {"5-gram": {"loss": 4.4381}}
+    frequencies = {"mlm": 6.5, "nsp": 0.69, "loss": 7.19}
+    changed(run, "environment.json", frequency_loss=frequencies, counted_loss=counted)
     page = report(tmp_path, run)
     assert tiles(page)["token frequencies alone"] == "7.190"
+    assert tiles(page)["5-gram"] == "4.438"
     assert "token frequencies alone" in (tmp_path / "out.html").read_text(encoding="utf-8")
 
 
