@@ -17,7 +17,6 @@ FLOOR = {"run.display", "run.launch", "run.stop"}
 ALLOWED = {
     "config": set(),
     "corpus": {"config"},
-    "counting": {"config", "corpus", "examples"},
     "examples": set(),
     "tokenization": {"config"},
     "models": {"config", "examples"},
@@ -25,7 +24,7 @@ ALLOWED = {
     "optimizers": {"config", "models"},
     "objectives": {"config", "corpus", "examples", "tokenization", "models", "families"},
     "metrics": {"examples"},
-    "counting": {"examples", "metrics"},
+    "counting": {"config", "corpus", "examples", "metrics"},
     "tasks": {
         "config", "corpus", "counting", "examples", "tokenization", "models", "families", "metrics",
     },
