@@ -26,6 +26,6 @@ class MinimalPairs(Measure[Config], config=Config):
     """See ``Config``."""
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
-        """As ``measure_pairs``."""
+        """The result of ``measure_pairs``."""
         config = self.config
         return measure_pairs(config, Likelihood.of(model), config.variant, config.span)

@@ -107,7 +107,7 @@ class NGram(Measure[Config], config=Config):
     """See ``Config``."""
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
-        """As the measures ``perplexity`` and ``minimal_pairs``.
+        """The metrics of ``perplexity``, or of ``minimal_pairs``.
 
         Raises:
             ConfigError: The model is of no run that has one training text, and none is named.

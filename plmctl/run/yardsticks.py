@@ -1,7 +1,7 @@
 """The loss of counts with context, beside the loss of a pretraining: what a network must beat.
 
 For a causal model these are the n-grams of its training text, on the targets of its validation.
-Each row begins anew, for the n-grams as for the network.
+Each row begins without context, for the n-grams as for the network.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def counted(seq_len: int, train: TokenStore = TRAIN, rows: int | None = None, **
 
 @pytest.mark.parametrize("separator", ["end_of_text", "none"])
 @pytest.mark.parametrize("attention", ["across", "within"])
-def test_each_row_begins_anew(separator: str, attention: str) -> None:
+def test_each_row_begins_without_context(separator: str, attention: str) -> None:
     end = 5 if separator == "end_of_text" else None
     grams, nats = ngrams_of(TRAIN, end, print), []
     starts = VALID.sentences[VALID.documents]
