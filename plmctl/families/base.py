@@ -233,7 +233,7 @@ class Family(ABC):
     @classmethod
     def init_from_teacher(cls, model: PreTrainedModel, teacher: str) -> None:
         """Give a student, in place, weights of a teacher that ``check_teacher`` has passed."""
-        raise NotImplementedError(cls.__name__)
+        raise NotImplementedError(cls.__name__)  # the default `check_teacher` passes none
 
     # --- Finetuning: what a family may define ---
 

@@ -260,7 +260,7 @@ class QuestionAnsweringExamples(TaskExamples[Config]):
     """Questions about contexts; an example is a window. ``cut`` counts questions that lost text.
 
     Attributes:
-        has_none: Whether the network's head has a logit of its own for no answer (ALBERT's).
+        has_none: Whether the network's head has its own logit for no answer (ALBERT's).
     """
 
     windows: QuestionWindows

@@ -120,7 +120,7 @@ def make_accelerator(compute: ComputeConfig, peers: Peers | None = None) -> Acce
     chosen = precision(compute, cuda=cuda)
     _round_to_tf32(on=chosen == "tf32")
     # With a mask its backward has NaN among the gradients of queries at some lengths, since 2.11
-    # (github.com/pytorch/pytorch/issues/196678): a finetuning on an H200 stopped at step 3.
+    # (github.com/pytorch/pytorch/issues/196678). Probably so a finetuning on an H200 stopped.
     torch.backends.cuda.enable_cudnn_sdp(False)
     if cuda:  # the search for a micro-batch leaves holes of many sizes; read when CUDA starts
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")

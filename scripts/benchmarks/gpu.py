@@ -5,7 +5,7 @@ families     every family and objective, tiny, float32: losses and gradient norm
 bf16         the same in bf16, and where a step makes the host wait for the device
 optimizers   those of the shipped configs over random gradients
 speed        published sizes: eager, by layers, and compiled whole, which takes longest to start
-stock        transformers' Trainer on the same rows, in a process of its own
+stock        transformers' Trainer on the same rows, in its own process
 bits         six steps twice from one start: the same bits?
 resume       six steps with and without a stop: the same bits?
 

@@ -333,6 +333,7 @@ def test_a_killed_process_without_a_launcher_is_named(world: Path, tmp_path: Pat
     command = ["pretrain", "bert.yaml", "run=broke", LONG, "log.every=1", SHORT]
     children = start_processes(3, lambda rank: sys.exit(run_main(*command)), tmp_path)
     while not Path("broke", "metrics.jsonl").exists():
+        assert not any(child.ended() for child in children), (tmp_path / "log-0").read_text()
         time.sleep(0.01)
     children[1].kill()
     codes = [children[0].wait(), children[2].wait()]

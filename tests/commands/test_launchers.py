@@ -242,7 +242,7 @@ def test_machines_may_have_unequal_numbers_of_processes(cli: Cli) -> None:
 @pytest.mark.slow
 def test_machines_with_other_versions_are_named_with_the_fix(world: Path, tmp_path: Path) -> None:
     """The second machine has other packages: what importlib.metadata finds first."""
-    other = {"plmctl": "0.0.9", "transformers": "5.1.0"}
+    other = {"transformers": "5.1.0"}
     for name, number in other.items():
         folder = tmp_path / f"{name}-{number}.dist-info"
         folder.mkdir()
