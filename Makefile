@@ -73,15 +73,15 @@ clean:
 	touch $@
 
 .venv/samples: .venv/base pyproject.toml
-	$(INSTALL) -e '.[samples]'
+	$(INSTALL) -e '.[counting,samples]'
 	touch $@
 
 .venv/samples-zh: .venv/base pyproject.toml
-	$(INSTALL) -e '.[samples-zh]'
+	$(INSTALL) -e '.[counting,samples-zh]'
 	touch $@
 
 .venv/dev: .venv/base pyproject.toml
-	$(INSTALL) -e '.[dev,elmo,peft,samples,samples-zh,tensorboard,text,zh]'
+	$(INSTALL) -e '.[counting,dev,elmo,peft,samples,samples-zh,tensorboard,text,zh]'
 	touch $@ .venv/samples .venv/samples-zh  # it has theirs
 
 .venv/release: .venv/dev

@@ -72,13 +72,13 @@ class Grams:
     @cached_property
     def totals(self) -> Floats:
         """[C] counts after each context."""
-        return np.bincount(self._context, self.counts, self.contexts)
+        return np.bincount(self._context, self.counts, self.contexts).astype(np.float64)
 
     @cached_property
     def left(self) -> Floats:
         """[C] what the discounts leave after each context to the order below."""
         taken = self.discounts[np.minimum(self.counts, 3)]
-        return np.bincount(self._context, taken, self.contexts)
+        return np.bincount(self._context, taken, self.contexts).astype(np.float64)
 
     @property
     def _context(self) -> Ints:
@@ -226,9 +226,9 @@ def depths_of(begins: Bools, order: int = ORDER) -> Ints:
     """
     column = np.arange(begins.shape[-1], dtype=np.int32)
     first = np.maximum.accumulate(np.where(begins, column, 0), axis=-1)
-    depths = column + 1
     before = np.concatenate([np.zeros_like(first[..., :1]), first[..., :-1]], axis=-1)
-    return np.minimum(depths - before, order)
+    depths: Ints = np.minimum(column + 1 - before, order)
+    return depths
 
 
 # --- The n-grams of token stores ---

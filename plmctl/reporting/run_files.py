@@ -196,7 +196,7 @@ class Run:
 def counted_levels(environment: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The losses of counts, as a run's environment.json has them, by what is counted."""
     alone, more = (environment.get(key) for key in ("frequency_loss", "counted_loss"))
-    levels = {"token frequencies alone": alone} | (more if isinstance(more, Mapping) else {})
+    levels = {"token frequencies alone": alone, **(more if isinstance(more, Mapping) else {})}
     return {str(name): one for name, one in levels.items() if isinstance(one, Mapping)}
 
 
