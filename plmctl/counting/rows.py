@@ -29,13 +29,21 @@ def held_out(count: int) -> Bools:
     return permute(np.arange(count), count, stream("counted fifth")) < count // 5
 
 
+_PACKAGES = {"pycrfsuite": "python-crfsuite", "sklearn": "scikit-learn"}  # others by their module
+
+
 def package(module: str) -> Any:
     """A module of a package that only counting needs.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: It is not installed, or cannot be imported.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError("pip install 'plmctl[counting]'") from error
+        top = module.partition(".")[0]
+        missing = isinstance(error, ModuleNotFoundError) and error.name == top
+        why = "is not installed" if missing else f"cannot be imported ({error})"
+        raise ConfigError(
+            f"{_PACKAGES.get(top, top)} {why}: pip install 'plmctl[counting]'"
+        ) from error

@@ -25,9 +25,18 @@ def test_rows_are_drawn_the_same_way_and_in_order():
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
-    with pytest.raises(ConfigError, match=r"pip install 'plmctl\[counting\]'"):
+    monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
+    with pytest.raises(ConfigError, match=r"scikit-learn .*: pip install 'plmctl\[counting\]'"):
         texts.learn_label(ONE, TARGETS, 2)
+
+
+def test_a_broken_package_says_what_is_wrong(tmp_path, monkeypatch):
+    (tmp_path / "broken_one.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="^no_such is not installed: pip install"):
+        rows.package("no_such.module")
+    with pytest.raises(ConfigError, match="^broken_one cannot be imported .*no_such_library"):
+        rows.package("broken_one")
 
 
 def test_one_label():
@@ -145,11 +154,20 @@ def test_a_crf():
     assert tag([["the", "runner"], ["Ben", "runs"], []]) == [["D", "N"], ["N", "V"], []]
 
 
+def test_a_crf_keeps_what_it_has_learned():
+    pytest.importorskip("pycrfsuite")
+    sentences = [[f"a{n}", "b", f"c{n % 7}"] for n in range(3000)]
+    tag, _ = tags.learn_crf(sentences, [["X", "Y", "Z"]] * 3000)
+    others = [bytes(100_000) for _ in range(100)]  # where its model would be, were it freed
+    assert tag(sentences) == [["X", "Y", "Z"]] * 3000
+    assert len(others) == 100
+
+
 def test_a_crf_is_bounded(monkeypatch):
     pytest.importorskip("pycrfsuite")
-    monkeypatch.setattr(tags, "_WORK", 420 * 3)
+    monkeypatch.setattr(tags, "_WORK", 46_180)
     _, learned = tags.learn_crf(SENTENCES * 5, TAGS * 5)
-    assert learned == 10  # 40 words, 3 tags, 18 features: 2,520
+    assert learned == 10  # of 20: 40 words with 3 tags are 40 * (9 + 2,300) = 92,360
 
 
 def test_spans_by_hand():
