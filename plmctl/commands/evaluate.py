@@ -5,6 +5,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plmctl.commands.evaluate_yardstick import counted_beside
 from plmctl.config.base import MeasureConfig
 from plmctl.config.document import read_document
 from plmctl.corpus.source import content_hash
@@ -15,6 +16,7 @@ from plmctl.files import read_checked
 from plmctl.folders import check_model
 from plmctl.hashing import changed, digest_of_present, model_hashes
 from plmctl.measures.base import ObjectiveMeasureConfig, RawTextConfig, get_measure
+from plmctl.reporting.run_files import yardstick_sentence
 from plmctl.reporting.tables import classification_tables, rows_table
 from plmctl.run import launch
 from plmctl.run.configs import EvalConfig
@@ -48,6 +50,9 @@ def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool)
             for table in classification_tables(f"{name} of {config.model}", measured)
         ]
         show_result({"model": config.model, "results": results}, tables, as_json=as_json)
+        for measured in results.values():
+            if line := yardstick_sentence({**measured, "rows": None}):  # they are of this measure
+                say(line)
         return
     pretraining = _run_of(config.model)
     with _evaluation(config, fresh=fresh) as (folder, accelerator):
@@ -145,6 +150,9 @@ def _results(
                 )
             measurement = get_measure(measure.name)(measure).measure(model, config.seed)
             model.say_unknown(f"what {name} reads")
+            if measurement.answered and not suffix:
+                found = counted_beside(model.name, measurement.answered, measurement.results)
+                measurement.results.update(found)
             for item, scores in measurement.per_item.items():
                 rows = f"rows/{name}{suffix}-{item}" if item else f"rows/{name}{suffix}"
                 write_results(folder, rows, scores.document())

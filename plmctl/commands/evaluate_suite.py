@@ -557,7 +557,7 @@ def _further_scores(entry: Entry, run: str, stem: str, source: str) -> dict[str,
     assert isinstance(task, ScoredConfig)  # every task's config is one
     model = LoadedModel(folder, make_accelerator(entry.config.compute))
     config = Config(data=(source,), metrics=task.metrics)
-    examples, answers, _ = FinetunedTask(config).predict(model)
+    _, examples, answers, _ = FinetunedTask(config).predict(model)
     document = {
         "kind": "eval",
         "model": model.name,

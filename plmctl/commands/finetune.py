@@ -46,11 +46,18 @@ from plmctl.run.launch import StartOptions
 from plmctl.run.machine import failure_handling, retention, say_notes
 from plmctl.run.preflight import PreparedFinetuning, finetune_preflight
 from plmctl.run.sample_costs import save_at_steps
-from plmctl.run.yardstick import keep_yardstick, yardsticks
+from plmctl.run.yardstick import beside_network, keep_yardstick, kept_methods
 from plmctl.tasks._elmo import reads_characters
 from plmctl.tasks.base import Answer, Finetuned, ScoredConfig, TaskExamples, make_task
 from plmctl.tokenization.unknown import UnknownCounter, sampled
-from plmctl.training.judge import FINISHING, PREPARING, SCORING, VALIDATING
+from plmctl.training.judge import (
+    BUILDING,
+    COUNTING,
+    FINISHING,
+    PREPARING,
+    SCORING,
+    VALIDATING,
+)
 from plmctl.training.peers import Peers
 
 if TYPE_CHECKING:
@@ -143,22 +150,33 @@ def _finetune(config: FinetuneConfig, peers: Peers, options: StartOptions) -> di
         for name, valid in examples.valid.items():
             for line in valid.notices:
                 say(f"{name}: {line}")
-        if work is not None and prepared.task.config.baseline == "auto":
-            rows = examples.rows.train, next(iter(examples.rows.valid.values()))
-            keep_yardstick(
-                folder,
-                prepared.task,
-                examples.labels,
-                rows,
-                examples.first_valid,
-                examples.hashes["data"],
-            )
+        if prepared.task.config.baseline == "auto":
+            _keep_yardstick(prepared, examples, peers, makes=work is not None)
         network, facts = _train(prepared, peers, examples, accelerator, options)
         if work is None or network is None:
             return {}
         results = _save(prepared, examples, work, network, facts)
         _complete(folder, work)
     return results
+
+
+def _keep_yardstick(
+    prepared: PreparedFinetuning, examples: LabelledExamples, peers: Peers, *, makes: bool
+) -> None:
+    """What counting gives; processes other than the main one, which makes it, wait for it."""
+    peers.doing(COUNTING)
+    if makes:
+        rows = examples.rows.train, next(iter(examples.rows.valid.values()))
+        keep_yardstick(
+            Path(prepared.config.run),
+            prepared.task,
+            examples.labels,
+            rows,
+            examples.first_valid,
+            examples.hashes,
+        )
+    peers.compare("yardstick", {})
+    peers.doing(BUILDING)
 
 
 # --- The labelled rows: read, checked, and as examples of the task ---
@@ -680,7 +698,7 @@ def _write_scores(
         if results:
             results = with_further_metrics(results, name, metrics)
         else:
-            results = {**metrics, **facts, **_beside(config, metrics, values)}
+            results = {**metrics, **facts, **_beside(config, examples.hashes, metrics, values)}
         scores = {"rows": examples.hashes[file], "credit": credit, "values": values}
         write_results(folder, f"rows/{file}", scores)
         if valid is examples.first_valid and examples.prompts:
@@ -700,16 +718,19 @@ def _write_scores(
 
 
 def _beside(
-    config: FinetuneConfig, metrics: Mapping[str, Any], values: Sequence[float]
+    config: FinetuneConfig,
+    hashes: Mapping[str, str | None],
+    metrics: Mapping[str, Any],
+    values: Sequence[float],
 ) -> dict[str, Any]:
     """What counting gives on the rows, if it is known and asked for, for the results."""
-    if make_task(config.task).config.baseline == "none":
+    task = make_task(config.task)
+    if task.config.baseline == "none":
         return {}
     requested = config.train.metric
     metric = metric_of(requested if requested in metrics else None, metrics)
-    methods = yardsticks(
-        Path(config.run), metrics, metric, larger=larger_is_better(metric), values=values
-    )
+    kept = kept_methods(Path(config.run), task, hashes)
+    methods = beside_network(kept, metric, larger=larger_is_better(metric), values=values)
     return {"yardsticks": methods} if methods else {}
 
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from plmctl.commands.finetune import finetune, larger_is_better, made_from, metric_of
 from plmctl.errors import ConfigError, PlmError, nearest
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig
-from plmctl.run.display import show_result
+from plmctl.run.display import say, show_result
 from plmctl.run.folder import AtWork, check_run, open_run, write_results
 from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import finetune_preflight
@@ -48,6 +49,7 @@ def run_protocol(
         PlmError: Some of the runs failed; the others are finished, and are kept.
     """
     from plmctl.reporting.report import write_report
+    from plmctl.reporting.run_files import yardstick_sentence
     from plmctl.reporting.tables import protocol_table
 
     planned = protocol_runs(config, seeds, grid=grid)
@@ -63,6 +65,8 @@ def run_protocol(
         write_results(folder, "protocol", {"kind": "protocol", **document})
         title = f"{config.run}: {document['metric']}"
         show_result(document, [protocol_table(title, document)], as_json=as_json)
+        if line := yardstick_sentence(document):
+            say(line)
         if failed:
             raise some_failed(failed, len(planned))
         write_report([folder], folder / "report.html")
@@ -167,8 +171,11 @@ def compare_settings(config: FinetuneConfig, planned: Sequence[ProtocolRun]) -> 
 
     Returns:
         metric, settings (in the order of the grid), and the best setting: that with the best
-        median, where several seeds were run, and its best run.
+        median, where several seeds were run, and its best run. If it is known what counting gives,
+        each setting has it as ``counted``, and the best one's is in ``yardsticks``.
     """
+    from plmctl.reporting.run_files import yardstick_list
+
     finished = [
         (member, results)
         for member in planned
@@ -179,14 +186,31 @@ def compare_settings(config: FinetuneConfig, planned: Sequence[ProtocolRun]) -> 
     metric = metric_of(config.train.metric, finished[0][1])
     sign = 1 if larger_is_better(metric) else -1
     settings: dict[str, dict[str, Any]] = {}
+    counted: dict[str, list[Mapping[str, Any]]] = {}
     for member, results in finished:
         label = json.dumps(member.setting)
         at = settings.setdefault(label, {"setting": dict(member.setting), "runs": {}})
         at["runs"][member.config.run] = results[metric]
+        counted.setdefault(label, []).extend(yardstick_list(results)[:1])
     rows = []
-    for at in settings.values():
+    for label, at in settings.items():
+        if beside := counted[label]:
+            at["counted"] = _median_of(beside)
         values = list(at["runs"].values())
         best = max(at["runs"], key=lambda run: sign * at["runs"][run])
         rows.append({**at, **spread(values), "best": at["runs"][best], "best_run": best})
     chosen = max(rows, key=lambda row: sign * row["median"])
-    return {"metric": metric, "settings": rows, "chosen": chosen}
+    document = {"metric": metric, "settings": rows, "chosen": chosen}
+    if "counted" in chosen:
+        document |= {"yardsticks": [chosen["counted"]], "rows": finished[0][1].get("rows")}
+    return document
+
+
+def _median_of(yardsticks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What counting gives beside several runs, and by how much they differ from it.
+
+    The value differs between runs only if their rows do, as with ``data.max_rows``.
+    """
+    numbers = ("value", "seconds", "difference", "low", "high")
+    medians = {key: median(one[key] for one in yardsticks) for key in numbers}
+    return {"name": yardsticks[0]["name"], "metric": yardsticks[0]["metric"], **medians}

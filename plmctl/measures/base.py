@@ -13,7 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -40,6 +40,7 @@ from plmctl.tokenization.unknown import report_text
 
 if TYPE_CHECKING:
     from plmctl.corpus.store import TokenStore
+    from plmctl.tasks.base import Answer, ScoredConfig, TaskExamples
 
 
 # --- Every measure ---
@@ -71,6 +72,18 @@ class PerItemScores:
         return {**document, "values": list(self.values), **sizes}
 
 
+class Answered(NamedTuple):
+    """Labelled rows, the model's answer to each, and the number of rows without a label.
+
+    The rows have the columns that the finetuning named.
+    """
+
+    rows: Sequence[Row]
+    examples: TaskExamples[ScoredConfig]
+    answers: list[Answer]
+    unlabelled: int
+
+
 @dataclass(frozen=True)
 class Measurement:
     """The result of a measure.
@@ -80,11 +93,13 @@ class Measurement:
         per_item: The scores of the items, by the name of the score; "" if there is only one.
         predictions: The text that the model prefers for each item, by paradigm; only of measures
             that compare texts.
+        answered: Labelled rows and the model's answers; only of a finetuned model.
     """
 
     results: dict[str, Any]
     per_item: Mapping[str, PerItemScores] = field(default_factory=dict)
     predictions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    answered: Answered | None = None
 
 
 C = TypeVar("C", bound=MeasureConfig)

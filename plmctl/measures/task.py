@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -10,12 +12,12 @@ from plmctl.config.base import MeasureConfig, Text
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.scoring import FinetunedModel
-from plmctl.measures.base import Measure, Measurement
+from plmctl.measures.base import Answered, Measure, Measurement
 from plmctl.metrics.modules import is_ours
-from plmctl.tasks.base import MetricNames
+from plmctl.tasks.base import MetricNames, read_finetuned
 
 if TYPE_CHECKING:
-    from plmctl.tasks.base import Answer, ScoredConfig, TaskExamples
+    from plmctl.corpus.labelled import Row
 
 
 class Config(MeasureConfig):
@@ -33,30 +35,24 @@ class Config(MeasureConfig):
     """Tokens per row, special tokens included; empty: as in finetuning."""
 
 
-class Predictions(NamedTuple):
-    """Labelled rows, the model's answer to each, and the number of rows without a label."""
-
-    examples: TaskExamples[ScoredConfig]
-    answers: list[Answer]
-    unlabelled: int
-
-
 class FinetunedTask(Measure[Config], config=Config):
     """See ``Config``."""
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """The metrics of the task, and the number of rows; errors as in ``predict``."""
-        examples, predictions, unlabelled = self.predict(model)
+        answered = self.predict(model)
+        examples, unlabelled = answered.examples, answered.unlabelled
         return Measurement(
             {
-                **examples.compute_metrics(predictions),
+                **examples.compute_metrics(answered.answers),
                 "rows": len(examples),
                 "cut": examples.cut,
                 **({"unlabelled": unlabelled} if unlabelled else {}),
-            }
+            },
+            answered=answered,
         )
 
-    def predict(self, model: LoadedModel) -> Predictions:
+    def predict(self, model: LoadedModel) -> Answered:
         """The rows as the model's task has them, and an answer to each.
 
         Raises:
@@ -66,7 +62,6 @@ class FinetunedTask(Measure[Config], config=Config):
         """
         from plmctl.corpus.labelled import read_rows
         from plmctl.families.base import refuse_longer
-        from plmctl.tasks.base import read_finetuned
 
         named = {"metrics": self.config.metrics} if self.config.metrics else {}
         finetuned = read_finetuned(model.name, {**self.config.columns, **named})
@@ -89,4 +84,24 @@ class FinetunedTask(Measure[Config], config=Config):
         refuse_longer(model.name, max_length, "max_length")
         loaded = FinetunedModel(model, finetuned)
         examples = loaded.examples(rows, "score", max_length)
-        return Predictions(examples, loaded.answers(examples), len(read) - len(rows))
+        answers = loaded.answers(examples)
+        return Answered(self._renamed(model, rows), examples, answers, len(read) - len(rows))
+
+    def _renamed(self, model: LoadedModel, rows: list[Row]) -> list[Row]:
+        """The rows with the columns that the finetuning named."""
+        if not self.config.columns:
+            return rows
+        own = read_finetuned(model.name).config.model_dump()
+        pairs = [
+            (old, new)
+            for name, given in self.config.columns.items()
+            for old, new in zip(_listed(own[name]), _listed(given), strict=False)
+        ]
+        return [
+            replace(row, values={**row.values, **{old: row.cell(new) for old, new in pairs}})
+            for row in rows
+        ]
+
+
+def _listed(names: str | Sequence[str]) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names

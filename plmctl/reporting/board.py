@@ -32,7 +32,17 @@ from plmctl.errors import ConfigError, PlmError
 from plmctl.files import is_edited
 from plmctl.formatting import printable
 from plmctl.reporting.report import unspaced
-from plmctl.reporting.run_files import as_number, counted_levels, flatten, spread
+from plmctl.reporting.run_files import (
+    YARDSTICK_COLUMNS,
+    as_number,
+    counted_levels,
+    flatten,
+    setting_columns,
+    setting_rows,
+    spread,
+    yardstick_rows,
+    yardstick_sentence,
+)
 from plmctl.reporting.run_state import (
     Columns,
     LogEnd,
@@ -710,6 +720,10 @@ def _evaluation(name: str, document: Document) -> Document:
     errors = document.get("uncertainty")
     errors = errors if isinstance(errors, Mapping) else {}
     shown: Document = {"name": _text(name), "metrics": [], "classes": [], "confusion": None}
+    if counted := yardstick_rows(results):
+        shown["counted"] = [[_text(n), _text(m), *map(_number, rest)] for n, m, *rest in counted]
+        shown["counted_columns"] = YARDSTICK_COLUMNS
+        shown["sentence"] = _text(yardstick_sentence(results))
     for key, value in results.items():
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             continue
@@ -739,14 +753,15 @@ def _evaluation(name: str, document: Document) -> Document:
             }
     settings = document.get("settings")
     if isinstance(settings, list):
-        shown["settings"] = [
-            [
-                _text(", ".join(f"{k}={v}" for k, v in row["setting"].items()) or "as given"),
-                *(_number(row.get(key)) for key in ("n", "median", "std", "min", "max")),
-            ]
+        kept = [
+            row
             for row in settings[:200]
             if isinstance(row, Mapping) and isinstance(row.get("setting"), Mapping)
         ]
+        whole = {**document, "settings": kept}
+        shown["setting_columns"] = [_text(name) for name in setting_columns(whole)[:-1]]
+        shown["settings"] = [[_text(n), *map(_number, m)] for n, *m, _ in setting_rows(whole)]
+        shown["sentence"] = _text(yardstick_sentence(document))
     return shown
 
 

@@ -35,6 +35,7 @@ from plmctl.reporting.plots import Interval, plots_of
 from plmctl.reporting.run_files import (
     CLASS_COLUMNS,
     SETTING_COLUMNS,
+    YARDSTICK_COLUMNS,
     Metric,
     Run,
     as_number,
@@ -46,9 +47,11 @@ from plmctl.reporting.run_files import (
     outdated,
     read_runs,
     result_metrics,
+    setting_columns,
     setting_rows,
     spread,
     total_steps,
+    yardstick_rows,
     yardstick_sentence,
 )
 
@@ -87,6 +90,7 @@ def _page_of_one_run(run: Run) -> Html:
     return join(
         page_heading(run),
         metric_tiles(run),
+        yardstick_section(run),
         join(element("h2", "Training"), plots) if plots else "",
         classes_section(run),
         samples_over_time(run),
@@ -194,6 +198,7 @@ def _run_details(run: Run) -> Html:
         element(
             "div",
             notes_list(run),
+            yardstick_section(run),
             classes_section(run),
             samples_over_time(run),
             samples_section(run),
@@ -272,7 +277,7 @@ def notes_list(run: Run) -> Html:
         notes.append("There is no validation so far: the metrics are those of the training data.")
     if run.kind in ("pretrain", "finetune") and not run.records and not run.is_protocol:
         notes.append("Nothing has been logged so far.")
-    if line := yardstick_sentence(run.results):
+    if line := yardstick_sentence(run.protocol or run.results):
         notes.append(f"{line}.")
     notes += outdated(run)
     if run.unreadable:
@@ -332,7 +337,7 @@ def settings_table(run: Run, of: str = "") -> Html:
         rows[best][median] = element("b", format_value(rows[best][median]))
     metric = run.protocol.get("metric", "their results")
     title = f"Settings by {metric}" + (f": {of}" if of else "")
-    return join(element("h2", title), panel(table(SETTING_COLUMNS, rows)))
+    return join(element("h2", title), panel(table(setting_columns(run.protocol), rows)))
 
 
 def plots_section(runs: Sequence[Run]) -> Html:
@@ -373,6 +378,23 @@ def classes_section(run: Run) -> Html:
             )
         parts.append(element("div", *map(panel, panels), class_="columns"))
     return join(element("h2", "Classes"), *parts) if parts else Html()
+
+
+def yardstick_section(run: Run) -> Html:
+    """What counting gives on the rows of each document of eval/ that has it."""
+    results = ((n, d.get("results")) for n, d in run.evaluations.items())
+    parts = [
+        panel(
+            join(
+                element("h3", "validation rows" if name == "valid" else name),
+                table(YARDSTICK_COLUMNS, rows),
+            )
+        )
+        for name, of in results
+        if isinstance(of, Mapping) and (rows := yardstick_rows(of))
+    ]
+    title = element("h2", "What counting gives, without a network")
+    return join(title, *parts) if parts else Html()
 
 
 _SAMPLE_TITLES = {

@@ -479,15 +479,18 @@ def phase_steps(run: Run) -> list[int] | None:
 def result_metrics(document: Mapping[str, Any]) -> list[Metric]:
     """The numbers and short texts among the results of an evaluation."""
     results = document.get("results")
-    return [
+    if not isinstance(results, Mapping):
+        return []
+    metrics = [
         Metric(
             _METRIC_NAMES.get(key, key.replace("_", " ")),
             value if isinstance(value, str) or math.isfinite(as_number(value)) else math.nan,
             _BETTER_END.get(key),
         )
-        for key, value in (results.items() if isinstance(results, Mapping) else ())
+        for key, value in results.items()
         if isinstance(value, int | float | str) and not isinstance(value, bool)
     ]
+    return [*metrics, *_counted_metrics(results)]
 
 
 def _language_model_metrics(run: Run) -> Iterator[Metric]:
@@ -516,13 +519,17 @@ def _classifier_metrics(run: Run) -> Iterator[Metric]:
     yield Metric("Matthews", as_number(results.get("matthews")), "high")
     for name in ("pearson", "spearman"):
         yield Metric(name.capitalize(), as_number(results.get(name)), "high")
+    yield from _counted_metrics(results)
+    yield Metric("training loss", _recent_loss(run))
+    yield Metric("training rows", _whole_number(results.get("rows")))
+    yield Metric("validation rows", _whole_number(results.get("valid_rows")))
+
+
+def _counted_metrics(results: Mapping[str, Any]) -> Iterator[Metric]:
     for best in yardstick_list(results)[:1]:
         name = _METRIC_NAMES.get(best["metric"], best["metric"].replace("_", " "))
         yield Metric(f"{name} by counting", as_number(best["value"]))
         yield Metric("counted by", best["name"])
-    yield Metric("training loss", _recent_loss(run))
-    yield Metric("training rows", _whole_number(results.get("rows")))
-    yield Metric("validation rows", _whole_number(results.get("valid_rows")))
 
 
 def _cost_metrics(run: Run) -> Iterator[Metric]:
@@ -562,6 +569,7 @@ def _is_unknown(value: float | int | str) -> bool:
 
 CLASS_COLUMNS = ("label", "precision", "recall", "F1", "support")
 SETTING_COLUMNS = ("setting", "runs", "median", "std", "min", "max", "best run")
+YARDSTICK_COLUMNS = ("method", "metric", "value", "seconds", "network better by", "from", "to")
 
 
 def class_rows(results: Mapping[str, Any]) -> list[list[object]]:
@@ -587,6 +595,15 @@ def yardstick_list(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
+def yardstick_rows(results: Mapping[str, Any]) -> list[list[object]]:
+    """A row per method of ``yardstick_list``, by ``YARDSTICK_COLUMNS``.
+
+    The difference is that of the mean score of a row, with its 95 % interval.
+    """
+    keys = ("name", "metric", "value", "seconds", "difference", "low", "high")
+    return [[one.get(key) for key in keys] for one in yardstick_list(results)]
+
+
 def yardstick_sentence(results: Mapping[str, Any]) -> str:
     """Said where the network is not better than counting within the interval; else empty."""
     best = next(iter(yardstick_list(results)), None)
@@ -598,16 +615,34 @@ def yardstick_sentence(results: Mapping[str, Any]) -> str:
     return f"{best['name']} {how}{on}: more rows, a longer pretraining or a larger model may help"
 
 
+def setting_columns(document: Mapping[str, Any]) -> list[str]:
+    """``SETTING_COLUMNS``; before the last one what counting gives, if it is known."""
+    metric, counted = document.get("metric"), _counted_settings(document)
+    names = dict.fromkeys(str(one.get("name")) for one in counted if one)
+    others = dict.fromkeys(str(one.get("metric")) for one in counted if one)
+    of = [name for name in others if name != metric]
+    column = [", ".join([*names, *of])] if names else []
+    return [*SETTING_COLUMNS[:-1], *column, SETTING_COLUMNS[-1]]
+
+
+def _counted_settings(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What counting gives beside each setting; empty: unknown."""
+    each = [row.get("counted") for row in document.get("settings") or ()]
+    return [one if isinstance(one, Mapping) else {} for one in each]
+
+
 def setting_rows(document: Mapping[str, Any]) -> list[list[object]]:
-    """A row per setting of a grid, by ``SETTING_COLUMNS``, its metric over the seeds.
+    """A row per setting of a grid, by ``setting_columns``, its metric over the seeds.
 
     Args:
         document: The content of eval/protocol.json; empty while its runs are not finished.
     """
     rows: list[list[object]] = []
-    for row in document.get("settings") or ():
+    counted = _counted_settings(document)
+    for row, beside in zip(document.get("settings") or (), counted, strict=True):
         name = ", ".join(f"{key}={value}" for key, value in row["setting"].items()) or "as given"
         values = [row.get(column, "") for column in ("n", "median", "std", "min", "max")]
+        values += [beside.get("value", "")] if any(counted) else []
         rows.append([name, *values, str(row.get("best_run", ""))])
     return rows
 

@@ -21,9 +21,9 @@ from plmctl.formatting import format_value, printable
 from plmctl.reporting.plots import Interval, Plot
 from plmctl.reporting.run_files import (
     CLASS_COLUMNS,
-    SETTING_COLUMNS,
     chosen_setting,
     class_rows,
+    setting_columns,
     setting_rows,
     yardstick_list,
 )
@@ -155,7 +155,7 @@ def protocol_table(title: str, document: Mapping[str, Any]) -> Table:
     best = chosen_setting(document)
     if best is not None:
         rows[best][0] = f"{rows[best][0]} *"
-    return rows_table(title, SETTING_COLUMNS, rows)
+    return rows_table(title, setting_columns(document), rows)
 
 
 _BAR_CHARACTERS = 21

@@ -1,21 +1,23 @@
 """The yardstick of a finetuning: what counting gives on the same rows.
 
 It is made once for the same rows and the same task, and kept in ``eval/yardstick.json``; a resumed
-run and the other runs of ``--seeds`` and ``--grid`` take it from there.
+run and the other runs of ``--seeds`` and ``--grid`` take it from there. ``plmctl eval`` shows it
+beside the finetuned folder, or makes one for its own rows.
 """
 
 from __future__ import annotations
 
+import fcntl
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from plmctl.counting.rows import drawn
-from plmctl.errors import DataError, PlmError
+from plmctl.errors import DataError, PlmError, Preempted
 from plmctl.metrics.statistics import paired
 from plmctl.run.display import say
 from plmctl.run.folder import read_results, write_results
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 _NAME = "yardstick"
 
+Methods = list[dict[str, Any]]
+"""What each method gives: name, rows, seconds, metrics, and the score of each validation row."""
+
 
 def keep_yardstick(
     folder: Path,
@@ -33,7 +38,7 @@ def keep_yardstick(
     labels: tuple[str, ...],
     rows: tuple[Sequence[Row], Sequence[Row]],
     examples: TaskExamples[ScoredConfig],
-    digest: str | None,
+    hashes: Mapping[str, str | None],
 ) -> None:
     """Make what counting gives, unless it is there; a line says why there is none.
 
@@ -41,37 +46,78 @@ def keep_yardstick(
         folder: Of the run.
         rows: Training rows, and validation rows.
         examples: The validation rows, which score the answers.
-        digest: The hash of all rows.
+        hashes: Of all rows as ``data``, of these validation rows as ``valid``.
     """
-    made_of = {"rows": digest, "task": task.config.model_dump(mode="json", exclude={"baseline"})}
-    own = folder / "eval" / f"{_NAME}.json"
-    several = folder.parent.parent.glob(f"*/seed=*/eval/{_NAME}.json")
-    for path in (own, *(several if folder.name.startswith("seed=") else ())):
-        with suppress(DataError):
-            document = read_results(path, "made_of", "methods")
-            if document["made_of"] == made_of:
-                write_results(folder, _NAME, document)
-                return
-    own.unlink(missing_ok=True)  # of other rows
-    methods: list[dict[str, Any]] = []
-    try:
-        _count(methods, task, labels, rows, examples)
-    except PlmError as error:
-        say(f"no yardstick: {error.message}")
-    except Exception as error:  # of scikit-learn on odd rows: a run does not need a yardstick
-        say(f"no yardstick: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
-    if methods:
-        write_results(folder, _NAME, {"kind": _NAME, "made_of": made_of, "methods": methods})
+    made_of = _made_of(task, hashes)
+    several = folder.parent.parent if folder.name.startswith("seed=") else None
+    with _one_at_a_time(several):
+        others = several.glob(f"*/seed=*/eval/{_NAME}.json") if several else ()
+        kept = (_read(path, made_of) for path in (_path(folder), *others))
+        methods = next(filter(None, kept), []) or count(task, labels, rows, examples)
+        if methods:
+            write_results(folder, _NAME, {"kind": _NAME, "made_of": made_of, "methods": methods})
+        else:
+            _path(folder).unlink(missing_ok=True)  # of other rows
 
 
-def _count(
-    methods: list[dict[str, Any]],
+def _path(folder: Path) -> Path:
+    return folder / "eval" / f"{_NAME}.json"
+
+
+def _made_of(task: Task[ScoredConfig], hashes: Mapping[str, str | None]) -> dict[str, Any]:
+    own = task.config.model_dump(mode="json", exclude={"baseline"})
+    return {"rows": hashes["data"], "valid": hashes["valid"], "task": own}
+
+
+@contextmanager
+def _one_at_a_time(several: Path | None) -> Iterator[None]:
+    """Let parallel runs wait for each other: the second takes what the first has made.
+
+    Args:
+        several: The folder of the runs; None: the run is alone.
+    """
+    if several is None:
+        yield
+        return
+    with (several / f".{_NAME}").open("w") as file:
+        with suppress(OSError):  # a file system without locks: then each makes its own
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        yield
+
+
+def count(
     task: Task[ScoredConfig],
     labels: tuple[str, ...],
     rows: tuple[Sequence[Row], Sequence[Row]],
     examples: TaskExamples[ScoredConfig],
-) -> None:
-    """Add the results of each method, as far as they succeed."""
+) -> Methods:
+    """The results of each method, as far as they succeed; a line says what does not, and why.
+
+    Args:
+        rows: Training rows, and the rows of ``examples``.
+    """
+    methods: Methods = []
+    why = ""
+    try:
+        for method in _each(task, labels, rows, examples):
+            methods.append(method)
+    except Preempted:
+        raise
+    except PlmError as error:
+        why = error.message
+    except Exception as error:  # of scikit-learn on odd rows: a run does not need a yardstick
+        why = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    if why:
+        say(f"no {'further ' if methods else ''}yardstick: {why}")
+    return methods
+
+
+def _each(
+    task: Task[ScoredConfig],
+    labels: tuple[str, ...],
+    rows: tuple[Sequence[Row], Sequence[Row]],
+    examples: TaskExamples[ScoredConfig],
+) -> Iterator[dict[str, Any]]:
     train, valid = rows
     began = time.monotonic()
     for counted in task.count(drawn(train), labels):
@@ -79,25 +125,23 @@ def _count(
         metrics = examples.compute_metrics(answers)
         credit, values = examples.per_example_scores(answers)
         seconds = time.monotonic() - began
-        methods.append(
-            {
-                "name": counted.name,
-                "rows": counted.rows,
-                "seconds": round(seconds, 1),
-                "metrics": {
-                    name: float(value)
-                    for name, value in metrics.items()
-                    if isinstance(value, int | float) and np.isfinite(value)
-                },
-                "credit": credit,
-                "values": values,
-            }
-        )
         some = f" (learned from {counted.rows:,} of {len(train):,} rows)"
         say(
             f"{counted.name}: {_first_metrics(metrics)}in {seconds:.1f} s"
             f"{some if 0 < counted.rows < len(train) else ''}"
         )
+        yield {
+            "name": counted.name,
+            "rows": counted.rows,
+            "seconds": round(seconds, 1),
+            "metrics": {
+                name: float(value)
+                for name, value in metrics.items()
+                if isinstance(value, int | float) and np.isfinite(value)
+            },
+            "credit": credit,
+            "values": values,
+        }
         began = time.monotonic()
 
 
@@ -106,13 +150,34 @@ def _first_metrics(metrics: Mapping[str, Any]) -> str:
     return "".join(f"{name} {value:.3f} " for name, value in numbers[:1])
 
 
-def yardsticks(
-    folder: Path, metrics: Mapping[str, Any], metric: str, *, larger: bool, values: Sequence[float]
+def kept_methods(
+    folder: Path, task: Task[ScoredConfig], hashes: Mapping[str, str | None]
+) -> Methods:
+    """What ``keep_yardstick`` has kept in a run folder for these rows.
+
+    Returns:
+        Nothing if there is nothing, if it is damaged, or of other rows.
+    """
+    return _read(_path(folder), _made_of(task, hashes))
+
+
+def _read(path: Path, made_of: Mapping[str, Any]) -> Methods:
+    with suppress(DataError):
+        document = read_results(path, "made_of", "methods")
+        if document["made_of"] == made_of:
+            return [one for one in document["methods"] if one.keys() >= _KEYS]
+    return []
+
+
+_KEYS = {"name", "rows", "seconds", "metrics", "credit", "values"}
+
+
+def beside_network(
+    methods: Methods, metric: str, *, larger: bool, values: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """The methods of a run beside its network, the best first; none without a yardstick.
+    """The methods beside the network, the best first.
 
     Args:
-        metrics: Of the network.
         metric: The one that decides.
         larger: Whether a larger one is better.
         values: The network's score of each validation row.
@@ -121,16 +186,9 @@ def yardsticks(
         For each: name, rows, seconds, metric and its value, and how the network differs by the mean
         score of a row, ``credit``: difference, low, high and p of the paired bootstrap.
     """
-    try:
-        methods: Iterable[Mapping[str, Any]] = read_results(
-            folder / "eval" / f"{_NAME}.json", "methods"
-        )["methods"]
-    except DataError:
-        return []
     beside = []
     for method in methods:
-        name = metric if metric in method["metrics"] else ""
-        if not name or len(method["values"]) != len(values):
+        if metric not in method["metrics"] or len(method["values"]) != len(values):
             continue
         difference = paired(
             lambda given, _: float(np.mean(given)),
@@ -140,5 +198,5 @@ def yardsticks(
             0,
         )
         kept = {key: method[key] for key in ("name", "rows", "seconds", "credit")}
-        beside.append({**kept, "metric": name, "value": method["metrics"][name], **difference})
+        beside.append({**kept, "metric": metric, "value": method["metrics"][metric], **difference})
     return sorted(beside, key=lambda one: one["value"], reverse=larger)

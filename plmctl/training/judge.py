@@ -25,6 +25,7 @@ class Work(NamedTuple):
 
 STARTING = Work("meeting the other processes", math.inf)
 PREPARING = Work("preparing the text", math.inf)
+COUNTING = Work("counting, for the yardstick", math.inf)
 CONNECTING = Work("connecting to the other processes", 1)
 BUILDING = Work("building the network", 6)
 LOADING = Work("waiting for the batch", 1)
@@ -35,7 +36,7 @@ SCORING = Work("computing the metrics", math.inf)
 SAVING = Work("saving", 6)
 FINISHING = Work("finishing", math.inf)
 
-BEFORE_LOOP = (STARTING, PREPARING, CONNECTING, BUILDING)
+BEFORE_LOOP = (STARTING, PREPARING, CONNECTING, BUILDING, COUNTING)
 
 
 # --- What is observed ---

@@ -1,16 +1,24 @@
 """What counting gives beside a finetuned network: made once, kept, shown, and never a stop."""
 
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from plmctl.counting import texts
-from plmctl.reporting.run_files import yardstick_list, yardstick_sentence
+from plmctl.reporting.board import Board
+from plmctl.reporting.run_files import setting_columns, yardstick_list, yardstick_sentence
 from plmctl.run.folder import read_results
-from plmctl.run.yardstick import yardsticks
+from plmctl.run.yardstick import beside_network, kept_methods
+from plmctl.tasks.base import make_task
+from plmctl.tasks.classification import Config
 from tests.commands.conftest import NAMES, PLACES, VERBS, Cli, write
 from tests.commands.test_bad_input import finetune_config
+from tests.commands.test_faults import PLMCTL
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +106,99 @@ def test_it_is_made_once_and_shown(
     assert "counted by" in out
 
 
+def test_seeds_have_a_column_and_a_sentence(
+    cli: Cli, rows: Path, pretrained: dict[str, Path]
+) -> None:
+    fields = config_of(pretrained["bert"], "column", name="classification")
+    write("counted.yaml", fields | {"grid": {"data.max_rows": [40, 50]}})
+    code, out, err = cli("finetune", "counted.yaml", "--grid", "--seeds=2")
+    assert code == 0, err
+    assert "TF-IDF" in out
+    assert "TF-IDF with logistic regression is better on these" in err
+    assert err.count("TF-IDF with logistic regression: accuracy") == 4  # each of other rows
+    document = read_results(Path("column/eval/protocol.json"), "settings")
+    each = [json.loads(path.read_text()) for path in Path("column").glob("*/*/eval/valid.json")]
+    values = [one["results"]["yardsticks"][0]["value"] for one in each]
+    for row in document["settings"]:
+        own = [value for run, value in zip(each, values, strict=True)
+               if run["results"]["rows"] == row["setting"]["data.max_rows"]]  # fmt: skip
+        assert row["counted"]["value"] == median(own)
+    assert setting_columns(document)[-2:] == ["TF-IDF with logistic regression", "best run"]
+    page = Path("column/report.html").read_text()
+    assert "TF-IDF with logistic regression</th>" in page
+    assert "TF-IDF with logistic regression is better on these" in page
+    board = Board(Path("column"))
+    (top,) = (row["id"] for row in board.rows()["rows"] if row["members"])
+    (shown,) = board.details(top)["evaluations"]
+    assert shown["setting_columns"][-1] == "TF-IDF with logistic regression"
+    assert shown["settings"][0][-1] == document["settings"][0]["counted"]["value"]
+
+
+@pytest.mark.slow
+def test_parallel_runs_make_it_once(cli: Cli, rows: Path, pretrained: dict[str, Path]) -> None:
+    write("counted.yaml", config_of(pretrained["bert"], "parallel", name="classification"))
+    command = [*PLMCTL, "finetune", "counted.yaml", "--seeds=2", "--jobs=2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.count("TF-IDF with logistic regression: accuracy 1.000 in") == 1
+    files = [Path(f"parallel/seeds/seed={seed}/eval/yardstick.json") for seed in (42, 43)]
+    assert files[0].read_text() == files[1].read_text()
+
+
+@pytest.mark.slow
+def test_one_of_two_processes_makes_it(
+    cli: Cli, rows: Path, pretrained: dict[str, Path], tmp_path: Path
+) -> None:
+    """It takes longer than the network may take to be built: six times ``launch.timeout``."""
+    (tmp_path / "pycrfsuite.py").write_text(
+        "import time\ntime.sleep(40)\nraise ImportError('no')\n"
+    )
+    write("counted.yaml", config_of(pretrained["bert"], "two", name="tagging", scheme="pos"))
+    command = [*PLMCTL, "finetune", "counted.yaml", "launch.processes=2", "launch.timeout=6s"]
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("most frequent tag: accuracy") == 1
+    assert "no further yardstick: python-crfsuite cannot be imported (no)" in done.stderr
+
+
+def test_eval_shows_it_for_the_same_rows_and_counts_others(
+    cli: Cli, rows: Path, pretrained: dict[str, Path]
+) -> None:
+    write("counted.yaml", config_of(pretrained["bert"], "measured", name="classification"))
+    assert cli("finetune", "counted.yaml")[0] == 0
+    lines = rows.read_text().splitlines()
+    rows.with_name("other.jsonl").write_text("\n".join(lines[:30]).replace('"text"', '"words"'))
+    measures = [
+        {"name": "task", "data": ["counted.jsonl"]},
+        {"name": "task", "data": ["other.jsonl"], "columns": {"text": "words"}},
+    ]
+    write("measured.yaml", {"run": "ev", "model": "measured/model", "measures": measures})
+    code, out, err = cli("eval", "measured.yaml", "--json")
+    assert code == 0, err
+    same, other = json.loads(out)["results"].values()
+    kept = read_results(Path("measured/eval/valid.json"))["results"]
+    assert same["yardsticks"] == kept["yardsticks"]
+    assert other["yardsticks"][0]["value"] == 1.0
+    assert err.count("TF-IDF with logistic regression: accuracy") == 1  # of the other rows
+    assert "TF-IDF with logistic regression is better: more rows" in err
+    figures = json.loads(cli("compare", "ev", "ev", "--json")[1])["figures"]
+    assert all(one["task: accuracy by counting"] == 1.0 for one in figures.values())
+    rows.write_text("\n".join(lines[1:]) + "\n")
+    try:
+        code, out, err = cli("eval", "measured.yaml", "run=ev-changed", "--json")
+    finally:
+        rows.write_text("\n".join(lines) + "\n")
+    assert code == 0, err
+    assert all("yardsticks" not in one for one in json.loads(out)["results"].values())
+    assert err.count("no yardstick: the rows of measured changed since it was finetuned") == 2
+    shutil.copytree("measured/model", "exported")
+    code, out, err = cli("eval", "measured.yaml", "run=ev-exported", "model=exported", "--json")
+    assert code == 0, err
+    assert "no yardstick: exported is not in the folder of its finetuning" in err
+
+
 def test_a_table_and_a_sentence(cli: Cli, rows: Path, pretrained: dict[str, Path]) -> None:
     write("counted.yaml", config_of(pretrained["bert"], "told", name="classification"))
     code, out, err = cli("finetune", "counted.yaml")
@@ -143,18 +244,24 @@ def test_the_difference_by_hand(tmp_path: Path) -> None:
 
     method = {"name": "counts", "rows": 8, "seconds": 1.0, "metrics": {"accuracy": 0.5}}
     method |= {"credit": "accuracy", "values": [0.0, 1.0] * 20}
-    write_results(tmp_path, "yardstick", {"methods": [method]})
-    (best,) = yardsticks(tmp_path, {}, "accuracy", larger=True, values=[1.0] * 40)
+    task, hashes = make_task(Config()), {"data": "a", "valid": "b"}
+    made_of = {"rows": "a", "valid": "b", "task": Config().model_dump(exclude={"baseline"})}
+    methods = [method, {"name": "of another version"}]
+    write_results(tmp_path, "yardstick", {"made_of": made_of, "methods": methods})
+    kept = kept_methods(tmp_path, task, hashes)
+    assert kept_methods(tmp_path, task, hashes | {"valid": "c"}) == []
+    assert kept_methods(tmp_path / "none", task, hashes) == []
+    (best,) = beside_network(kept, "accuracy", larger=True, values=[1.0] * 40)
     assert (best["value"], best["difference"]) == (0.5, 0.5)
     assert best["low"] > 0
     assert yardstick_sentence({"yardsticks": [best]}) == ""
-    (same,) = yardsticks(tmp_path, {}, "accuracy", larger=True, values=method["values"])
+    (same,) = beside_network(kept, "accuracy", larger=True, values=method["values"])
     assert yardstick_sentence({"yardsticks": [same], "rows": 8}) == (
         "counts is as good on these 8 rows: more rows, a longer pretraining or a larger model may "
         "help"
     )
-    assert yardsticks(tmp_path, {}, "f1", larger=True, values=[1.0] * 40) == []
-    assert yardsticks(tmp_path / "none", {}, "f1", larger=True, values=[]) == []
+    assert beside_network(kept, "f1", larger=True, values=[1.0] * 40) == []
+    assert beside_network(kept, "accuracy", larger=True, values=[1.0]) == []
 
 
 def test_a_damaged_yardstick_is_left_out() -> None:

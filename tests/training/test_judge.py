@@ -6,6 +6,7 @@ from plmctl.training.judge import (
     BUILDING,
     COMPUTING,
     CONNECTING,
+    COUNTING,
     FINISHING,
     LOADING,
     PREPARING,
@@ -53,6 +54,7 @@ FAILED, HUNG = Stop(1, "b", "no text", 3), Stop(1, "b", "who is stuck", 1, stuck
         (seen(LOADING, 97, heard(late=True), busy=40.0), Verdict.BUSY),
         (seen(SAVING, 97, heard(late=True)), Verdict.FINE),  # six limits
         (seen(PREPARING, 10_000, heard(late=True)), Verdict.FINE),  # no limit
+        (seen(COUNTING, 10_000, heard(work=COUNTING)), Verdict.FINE),
         # One is lost: nobody waits for longer than the time limit, whatever the work's own is.
         (seen(COMPUTING, 95, LOST), Verdict.FINE),
         (seen(COMPUTING, 97, LOST), Verdict.LOST),
