@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.finetune import larger_is_better, metric_of
 from plmctl.corpus.labelled import rows_digest, split_rows
 from plmctl.errors import DataError, PlmError
 from plmctl.files import read_json
+from plmctl.metrics.deciding import counted_metric, larger_is_better
 from plmctl.run.configs import FinetuneConfig, load
 from plmctl.run.display import say
 from plmctl.run.yardstick import Methods, beside_network, count, kept_methods
@@ -37,8 +37,7 @@ def counted_beside(
         if not (run / "config.yaml").is_file():
             raise DataError(f"{model} is not in the folder of its finetuning")
         config = load("finetune", run / "config.yaml")
-        requested = config.train.metric
-        metric = metric_of(requested if requested in metrics else None, metrics)
+        metric = counted_metric(config.train.metric, metrics)
         methods = _methods(run, config, answered, metric)
     except PlmError as error:
         say(f"no yardstick: {error.message}")
@@ -67,4 +66,4 @@ def _methods(run: Path, config: FinetuneConfig, answered: Answered, metric: str)
     if rows_digest([*split.train, *held_out]) != known:
         raise DataError(f"the rows of {run} changed since it was finetuned")
     rows = split.train, answered.rows
-    return count(task, task.labels(split.train), rows, answered.examples)
+    return count(task, task.labels(split.train), rows, answered.examples, metric)

@@ -24,10 +24,11 @@ from plmctl.corpus.labelled import (
     summarize_checks,
 )
 from plmctl.corpus.source import content_hash
-from plmctl.errors import ConfigError, DataError, nearest
+from plmctl.errors import DataError
 from plmctl.examples.keys import fold, stream
 from plmctl.files import is_model
 from plmctl.hashing import digest_of_present, model_hashes
+from plmctl.metrics.deciding import counted_metric, larger_is_better, metric_of
 from plmctl.run import launch
 from plmctl.run.agreement import agree_on_start, check_ready, connected
 from plmctl.run.configs import FinetuneConfig
@@ -174,6 +175,7 @@ def _keep_yardstick(
             rows,
             examples.first_valid,
             examples.hashes,
+            prepared.config.train.metric,
         )
     peers.compare("yardstick", {})
     peers.doing(BUILDING)
@@ -498,44 +500,12 @@ def _journal(
 # --- Validation: the metric that decides, and when it is computed ---
 
 
-# The metric that decides if the config names none: the first of these that the task has.
-_DEFAULT_METRICS = ("accuracy", "f1", "spearman", "bleu", "exact_match", "f1_micro", "f1_macro")
-
-
-_SMALLER_IS_BETTER = ("loss", "perplexity", "mse", "mae", "mean_squared_error")
-
-
-def metric_of(requested: str | None, metrics: Mapping[str, Any]) -> str:
-    """The name of the metric that decides.
-
-    Args:
-        requested: In the config; None: the task's usual one.
-
-    Raises:
-        ConfigError: There is no such metric.
-    """
-    numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
-    if requested is None:
-        return next((name for name in _DEFAULT_METRICS if name in numbers), numbers[0])
-    if requested not in numbers:
-        raise ConfigError(
-            f"train.metric: no metric {requested!r}{nearest(requested, numbers)}",
-            f"the task has: {', '.join(numbers)}",
-        )
-    return requested
-
-
 def with_further_metrics(
     results: Mapping[str, Any], name: str, metrics: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Results with the numbers of a further validation set, as ``mismatched/accuracy``."""
     numbers = {key: value for key, value in metrics.items() if isinstance(value, int | float)}
     return {**results, **{f"{name}/{key}": value for key, value in numbers.items()}}
-
-
-def larger_is_better(metric: str) -> bool:
-    """Whether a larger value of a metric is better."""
-    return metric not in _SMALLER_IS_BETTER
 
 
 def watch_of(config: FinetuneConfig, folder: Path) -> Watch | None:
@@ -727,8 +697,7 @@ def _beside(
     task = make_task(config.task)
     if task.config.baseline == "none":
         return {}
-    requested = config.train.metric
-    metric = metric_of(requested if requested in metrics else None, metrics)
+    metric = counted_metric(config.train.metric, metrics)
     kept = kept_methods(Path(config.run), task, hashes)
     methods = beside_network(kept, metric, larger=larger_is_better(metric), values=values)
     return {"yardsticks": methods} if methods else {}

@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from plmctl.commands.finetune import finetune, larger_is_better, made_from, metric_of
+from plmctl.commands.finetune import finetune, made_from
 from plmctl.errors import ConfigError, PlmError, nearest
+from plmctl.metrics.deciding import larger_is_better, metric_of
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig
 from plmctl.run.display import say, show_result
@@ -213,4 +214,4 @@ def _median_of(yardsticks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     numbers = ("value", "seconds", "difference", "low", "high")
     medians = {key: median(one[key] for one in yardsticks) for key in numbers}
-    return {"name": yardsticks[0]["name"], "metric": yardsticks[0]["metric"], **medians}
+    return {**{key: yardsticks[0][key] for key in ("name", "metric", "credit")}, **medians}

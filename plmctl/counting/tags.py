@@ -35,7 +35,7 @@ def learn_crf(sentences: Sequence[Sentence], tags: Sequence[Sentence]) -> tuple[
     rows = drawn(rows, max(1, len(rows) * _WORK // max(work, _WORK)))
     trainer = crf.Trainer(algorithm="lbfgs", verbose=False)
     trainer.set_params(
-        {"c1": 0.0, "c2": 0.1, "max_iterations": _STEPS, "feature.possible_transitions": True}
+        {"c1": 0.1, "c2": 0.01, "max_iterations": _STEPS, "feature.possible_transitions": True}
     )
     for words, right in rows:
         trainer.append(list(map(_features, _windows(words))), list(right))

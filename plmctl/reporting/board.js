@@ -31,7 +31,7 @@ const ZH = {
   "It ended without a word: it was killed, or the machine went down.": "运行意外结束：进程被终止，或机器断电。",
   "training time": "训练时间", "Plan and progress": "计划与进度", "planned": "计划", "so far": "目前", "steps": "步数", "epochs": "遍数", "words": "词数",
   "Results": "结果", "metric": "指标", "value": "值", "By class": "按类别", "label": "类别", "precision": "精确率", "recall": "召回率",
-  "F1": "F1", "support": "样本数", "What counting gives, without a network": "不用神经网络、只靠计数的结果", "method": "方法", "seconds": "秒", "network better by": "网络高出", "from": "下限", "to": "上限", "Confusion: truth in rows, prediction in columns": "混淆矩阵：行是真实类别，列是预测",
+  "F1": "F1", "support": "样本数", "What counting gives, without a network": "不用神经网络、只靠计数的结果", "method": "方法", "seconds": "秒", "score of a row": "每行的得分", "network better by": "网络高出", "from": "下限", "to": "上限", "Confusion: truth in rows, prediction in columns": "混淆矩阵：行是真实类别，列是预测",
   "Settings": "各组配置", "median": "中位数", "std": "标准差", "min": "最小", "max": "最大",
   "What the model predicts": "模型的预测", "Original: ": "原文：", "Right: ": "正确答案：", "Samples over the training": "训练过程中的样本", "its guesses": "模型的猜测", "its text": "模型写的文字", "Events": "事件", "Environment": "环境", "Config": "配置",
   "Pages": "页面", "Held-out text in tokens": "切分成 token 的留出文本", "Checkpoints": "检查点", "as of": "截至", "lines cannot be read": "行无法读取", "at step": "于第",

@@ -721,7 +721,10 @@ def _evaluation(name: str, document: Document) -> Document:
     errors = errors if isinstance(errors, Mapping) else {}
     shown: Document = {"name": _text(name), "metrics": [], "classes": [], "confusion": None}
     if counted := yardstick_rows(results):
-        shown["counted"] = [[_text(n), _text(m), *map(_number, rest)] for n, m, *rest in counted]
+        shown["counted"] = [
+            [_text(cell) if isinstance(cell, str) else _number(cell) for cell in row]
+            for row in counted
+        ]
         shown["counted_columns"] = YARDSTICK_COLUMNS
         shown["sentence"] = _text(yardstick_sentence(results))
     for key, value in results.items():

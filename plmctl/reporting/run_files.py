@@ -569,7 +569,16 @@ def _is_unknown(value: float | int | str) -> bool:
 
 CLASS_COLUMNS = ("label", "precision", "recall", "F1", "support")
 SETTING_COLUMNS = ("setting", "runs", "median", "std", "min", "max", "best run")
-YARDSTICK_COLUMNS = ("method", "metric", "value", "seconds", "network better by", "from", "to")
+YARDSTICK_COLUMNS = (
+    "method",
+    "metric",
+    "value",
+    "seconds",
+    "score of a row",
+    "network better by",
+    "from",
+    "to",
+)
 
 
 def class_rows(results: Mapping[str, Any]) -> list[list[object]]:
@@ -580,7 +589,10 @@ def class_rows(results: Mapping[str, Any]) -> list[list[object]]:
     return [[row.get(key) for key in keys] for row in rows]
 
 
-_TEXTS, _NUMBERS = ("name", "metric"), ("seconds", "value", "low", "high")  # of a yardstick
+_TEXTS, _NUMBERS = (
+    ("name", "metric", "credit"),
+    ("seconds", "value", "low", "high"),
+)  # of a yardstick
 
 
 def yardstick_list(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -600,7 +612,7 @@ def yardstick_rows(results: Mapping[str, Any]) -> list[list[object]]:
 
     The difference is that of the mean score of a row, with its 95 % interval.
     """
-    keys = ("name", "metric", "value", "seconds", "difference", "low", "high")
+    keys = ("name", "metric", "value", "seconds", "credit", "difference", "low", "high")
     return [[one.get(key) for key in keys] for one in yardstick_list(results)]
 
 
@@ -612,7 +624,10 @@ def yardstick_sentence(results: Mapping[str, Any]) -> str:
     how = "is better" if best["high"] < 0 else "is as good"
     rows = as_number(results.get("rows"))
     on = f" on these {rows:,.0f} rows" if math.isfinite(rows) else ""
-    return f"{best['name']} {how}{on}: more rows, a longer pretraining or a larger model may help"
+    by = "" if best["credit"] == best["metric"] else f" (by the {best['credit']} of each row)"
+    return (
+        f"{best['name']} {how}{on}{by}: more rows, a longer pretraining or a larger model may help"
+    )
 
 
 def setting_columns(document: Mapping[str, Any]) -> list[str]:

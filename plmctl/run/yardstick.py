@@ -18,6 +18,8 @@ import numpy as np
 
 from plmctl.counting.rows import drawn
 from plmctl.errors import DataError, PlmError, Preempted
+from plmctl.formatting import format_value
+from plmctl.metrics.deciding import counted_metric
 from plmctl.metrics.statistics import paired
 from plmctl.run.display import say
 from plmctl.run.folder import read_results, write_results
@@ -39,6 +41,7 @@ def keep_yardstick(
     rows: tuple[Sequence[Row], Sequence[Row]],
     examples: TaskExamples[ScoredConfig],
     hashes: Mapping[str, str | None],
+    metric: str | None,
 ) -> None:
     """Make what counting gives, unless it is there; a line says why there is none.
 
@@ -47,13 +50,14 @@ def keep_yardstick(
         rows: Training rows, and validation rows.
         examples: The validation rows, which score the answers.
         hashes: Of all rows as ``data``, of these validation rows as ``valid``.
+        metric: The one that is said, as ``counted_metric`` takes it.
     """
     made_of = _made_of(task, hashes)
     several = folder.parent.parent if folder.name.startswith("seed=") else None
     with _one_at_a_time(several):
         others = several.glob(f"*/seed=*/eval/{_NAME}.json") if several else ()
         kept = (_read(path, made_of) for path in (_path(folder), *others))
-        methods = next(filter(None, kept), []) or count(task, labels, rows, examples)
+        methods = next(filter(None, kept), []) or count(task, labels, rows, examples, metric)
         if methods:
             write_results(folder, _NAME, {"kind": _NAME, "made_of": made_of, "methods": methods})
         else:
@@ -90,16 +94,18 @@ def count(
     labels: tuple[str, ...],
     rows: tuple[Sequence[Row], Sequence[Row]],
     examples: TaskExamples[ScoredConfig],
+    metric: str | None,
 ) -> Methods:
     """The results of each method, as far as they succeed; a line says what does not, and why.
 
     Args:
         rows: Training rows, and the rows of ``examples``.
+        metric: As for ``keep_yardstick``.
     """
     methods: Methods = []
     why = ""
     try:
-        for method in _each(task, labels, rows, examples):
+        for method in _each(task, labels, rows, examples, metric):
             methods.append(method)
     except Preempted:
         raise
@@ -117,6 +123,7 @@ def _each(
     labels: tuple[str, ...],
     rows: tuple[Sequence[Row], Sequence[Row]],
     examples: TaskExamples[ScoredConfig],
+    metric: str | None,
 ) -> Iterator[dict[str, Any]]:
     train, valid = rows
     began = time.monotonic()
@@ -125,9 +132,10 @@ def _each(
         metrics = examples.compute_metrics(answers)
         credit, values = examples.per_example_scores(answers)
         seconds = time.monotonic() - began
+        shown = counted_metric(metric, metrics)
         some = f" (learned from {counted.rows:,} of {len(train):,} rows)"
         say(
-            f"{counted.name}: {_first_metrics(metrics)}in {seconds:.1f} s"
+            f"{counted.name}: {shown} {format_value(metrics[shown])} in {seconds:.1f} s"
             f"{some if 0 < counted.rows < len(train) else ''}"
         )
         yield {
@@ -143,11 +151,6 @@ def _each(
             "values": values,
         }
         began = time.monotonic()
-
-
-def _first_metrics(metrics: Mapping[str, Any]) -> str:
-    numbers = [(k, v) for k, v in metrics.items() if isinstance(v, float) and not k.endswith("_se")]
-    return "".join(f"{name} {value:.3f} " for name, value in numbers[:1])
 
 
 def kept_methods(

@@ -134,6 +134,22 @@ def test_seeds_have_a_column_and_a_sentence(
     assert shown["settings"][0][-1] == document["settings"][0]["counted"]["value"]
 
 
+def test_a_resumed_run_keeps_it_unless_it_is_damaged(
+    cli: Cli, rows: Path, pretrained: dict[str, Path]
+) -> None:
+    config = config_of(pretrained["bert"], "resumed", name="classification")
+    config["train"] |= {"batch_size": 20}
+    write("counted.yaml", config)
+    line, kept = "TF-IDF with logistic regression: accuracy", Path("resumed/eval/yardstick.json")
+    assert cli("finetune", "counted.yaml", "--until=1")[0] == 75
+    code, _, err = cli("finetune", "counted.yaml", "--until=2")
+    assert (code, err.count(line)) == (75, 0)
+    kept.write_text(kept.read_text()[:-20])
+    code, out, err = cli("finetune", "counted.yaml")
+    assert (code, err.count(line)) == (0, 1)
+    assert "TF-IDF with logistic regression (" in out
+
+
 @pytest.mark.slow
 def test_parallel_runs_make_it_once(cli: Cli, rows: Path, pretrained: dict[str, Path]) -> None:
     write("counted.yaml", config_of(pretrained["bert"], "parallel", name="classification"))
@@ -267,4 +283,8 @@ def test_the_difference_by_hand(tmp_path: Path) -> None:
 def test_a_damaged_yardstick_is_left_out() -> None:
     assert yardstick_list({"yardsticks": [{"name": "x"}, 3]}) == []
     assert yardstick_list({"yardsticks": "x"}) == []
+    other = {"name": "x", "metric": "f1", "credit": "tag accuracy", "value": 1, "seconds": 1}
+    assert "x is better (by the tag accuracy of each row): more rows" in yardstick_sentence(
+        {"yardsticks": [other | {"low": -2, "high": -1}]}
+    )
     assert yardstick_sentence({}) == ""
