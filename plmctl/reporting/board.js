@@ -510,7 +510,7 @@ function drawLegend(ids) {
   const items = state.page ? [] : ids.map((id) => h("span", { class: "item" }, h("span", { class: `swatch c${colorOf(id)}` }), state.rows.get(id).name,
     h("button", { title: t("clear"), "aria-label": `${t("clear")} ${state.rows.get(id).name}`, onclick: () => choose(id) }, "×")));
   place.replaceChildren(...items, h("span", { class: "item" }, h("i", { class: "key-line" }), t("training")), h("span", { class: "item" }, h("i", { class: "key-line dashed" }), t("validation")),
-    ...new Set(ids.flatMap((id) => Object.keys(curves.get(id)?.document.levels ?? {})))].map((name) => h("span", { class: "item" }, h("i", { class: name === FREQUENCIES ? "key-line dotted" : "key-line dotted heavy" }), t(name))));
+    ...[...new Set(ids.flatMap((id) => Object.keys(curves.get(id)?.document.levels ?? {})))].map((name) => h("span", { class: "item" }, h("i", { class: name === FREQUENCIES ? "key-line dotted" : "key-line dotted heavy" }), t(name))));
   place.hidden = !ids.length;
 }
 
