@@ -51,7 +51,7 @@ def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool)
         ]
         show_result({"model": config.model, "results": results}, tables, as_json=as_json)
         for measured in results.values():
-            if line := yardstick_sentence({**measured, "rows": None}):  # they are of this measure
+            if line := yardstick_sentence(measured):
                 say(line)
         return
     pretraining = _run_of(config.model)

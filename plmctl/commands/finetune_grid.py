@@ -203,7 +203,9 @@ def compare_settings(config: FinetuneConfig, planned: Sequence[ProtocolRun]) -> 
     chosen = max(rows, key=lambda row: sign * row["median"])
     document = {"metric": metric, "settings": rows, "chosen": chosen}
     if "counted" in chosen:
-        document |= {"yardsticks": [chosen["counted"]], "rows": finished[0][1].get("rows")}
+        of = finished[0][1]
+        document |= {"yardsticks": [chosen["counted"]]}
+        document |= {key: of[key] for key in ("rows", "valid_rows") if key in of}
     return document
 
 

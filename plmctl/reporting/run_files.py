@@ -622,7 +622,8 @@ def yardstick_sentence(results: Mapping[str, Any]) -> str:
     if best is None or best["low"] > 0:
         return ""
     how = "is better" if best["high"] < 0 else "is as good"
-    rows = as_number(results.get("rows"))
+    # Of an evaluation `rows` are those that were measured.
+    rows = as_number(results.get("rows") if "valid_rows" in results else None)
     on = f" on these {rows:,.0f} rows" if math.isfinite(rows) else ""
     by = "" if best["credit"] == best["metric"] else f" (by the {best['credit']} of each row)"
     return (
