@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -203,7 +202,11 @@ class Tagging(Task[Config], config=Config):
         )
 
     def count(self, rows: Sequence[Row], labels: tuple[str, ...]) -> Iterator[Counted]:
-        """A CRF; if it cannot learn from all rows, also each word's most frequent tag."""
+        """A CRF; if it cannot learn from all rows, also each word's most frequent tag.
+
+        Raises:
+            ConfigError: python-crfsuite is not installed, after the other method.
+        """
         from plmctl.counting import tags
 
         def read(rows: Sequence[Row]) -> list[list[str]]:
@@ -217,13 +220,18 @@ class Tagging(Task[Config], config=Config):
             both = zip(words, tag(words), strict=True)
             return [{"tokens": of, "prediction": given} for of, given in both]
 
-        learned = 0
-        with suppress(ConfigError):  # python-crfsuite is not installed
+        learned, missing = 0, None
+        try:
             crf, learned = tags.learn_crf(words, right)
+        except ConfigError as error:
+            missing = error
+        else:
             yield Counted("CRF", lambda rows, _: answers(crf, rows), learned)
         if learned < len(rows):
             frequent = tags.learn_most_frequent(words, right)
             yield Counted("most frequent tag", lambda rows, _: answers(frequent, rows), len(rows))
+        if missing:
+            raise missing
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a family without a head on every piece."""

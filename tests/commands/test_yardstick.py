@@ -4,16 +4,20 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from statistics import median
 
 import pytest
 
+from plmctl.corpus.labelled import Row
 from plmctl.counting import texts
+from plmctl.errors import ConfigError
 from plmctl.reporting.board import Board
 from plmctl.reporting.run_files import setting_columns, yardstick_list, yardstick_sentence
 from plmctl.run.folder import read_results
 from plmctl.run.yardstick import beside_network, kept_methods
+from plmctl.tasks import tagging
 from plmctl.tasks.base import make_task
 from plmctl.tasks.classification import Config
 from tests.commands.conftest import NAMES, PLACES, VERBS, Cli, write
@@ -253,6 +257,17 @@ def test_a_failure_is_a_line(
     expected = "ValueError: odd" if str(error) else "MemoryError"
     assert f"no yardstick: {expected}" in err
     assert "Traceback" not in err
+
+
+def test_tags_without_the_package_of_the_crf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pycrfsuite", None)
+    rows = [Row({"tokens": ["a", "b"], "tags": ["X", "Y"]}, "f:1")] * 3
+    methods = make_task(tagging.Config(scheme="pos")).count(rows, ("X", "Y"))
+    frequent = next(methods)
+    assert (frequent.name, frequent.rows) == ("most frequent tag", 3)
+    assert frequent.answers(rows, None)[0]["prediction"] == ["X", "Y"]
+    with pytest.raises(ConfigError, match="python-crfsuite is not installed: pip install"):
+        next(methods)
 
 
 def test_the_difference_by_hand(tmp_path: Path) -> None:
