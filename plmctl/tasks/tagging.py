@@ -220,7 +220,8 @@ class Tagging(Task[Config], config=Config):
             both = zip(words, tag(words), strict=True)
             return [{"tokens": of, "prediction": given} for of, given in both]
 
-        learned, missing = 0, None
+        learned = 0
+        missing: ConfigError | None = None
         try:
             crf, learned = tags.learn_crf(words, right)
         except ConfigError as error:
