@@ -151,8 +151,8 @@ def _results(
             measurement = get_measure(measure.name)(measure).measure(model, config.seed)
             model.say_unknown(f"what {name} reads")
             if measurement.answered and not suffix:
-                found = counted_beside(model.name, measurement.answered, measurement.results)
-                measurement.results.update(found)
+                yardsticks = counted_beside(model.name, measurement.answered, measurement.results)
+                measurement.results.update(yardsticks)
             for item, scores in measurement.per_item.items():
                 rows = f"rows/{name}{suffix}-{item}" if item else f"rows/{name}{suffix}"
                 write_results(folder, rows, scores.document())

@@ -201,7 +201,7 @@ def compare_settings(config: FinetuneConfig, planned: Sequence[ProtocolRun]) -> 
         best = max(at["runs"], key=lambda run: sign * at["runs"][run])
         rows.append({**at, **spread(values), "best": at["runs"][best], "best_run": best})
     chosen = max(rows, key=lambda row: sign * row["median"])
-    document = {"metric": metric, "settings": rows, "chosen": chosen}
+    document: dict[str, Any] = {"metric": metric, "settings": rows, "chosen": chosen}
     if "counted" in chosen:
         of = finished[0][1]
         document |= {"yardsticks": [chosen["counted"]]}
