@@ -42,9 +42,8 @@ def learn_crf(sentences: Sequence[Sentence], tags: Sequence[Sentence]) -> tuple[
     with TemporaryDirectory() as folder:
         path = Path(folder) / "crf"
         trainer.train(str(path))
-        learned = path.read_bytes()
-    tagger = crf.Tagger()
-    tagger.open_inmemory(learned)
+        tagger = crf.Tagger()
+        tagger.open(str(path))  # it keeps the model; of bytes in memory it keeps only the address
 
     def tag(sentences: Sequence[Sentence]) -> list[list[str]]:
         return [tagger.tag(list(map(_features, _windows(words)))) for words in sentences]
