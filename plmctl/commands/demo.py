@@ -471,8 +471,8 @@ def _counted(run: Path, metric: str) -> tuple[str | None, float | None]:
     methods = []
     with suppress(DataError):  # without the packages there is no yardstick
         methods = read_results(run / "eval" / "yardstick.json", "methods")["methods"]
-    found = [(one["metrics"][metric], one["name"]) for one in methods if metric in one["metrics"]]
-    value, name = max(found, default=(None, None))
+    values = [(one["metrics"][metric], one["name"]) for one in methods if metric in one["metrics"]]
+    value, name = max(values, default=(None, None))
     return name, value
 
 
