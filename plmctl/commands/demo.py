@@ -441,7 +441,7 @@ def results_document(
         row["counted_by"], counted = _counted(model.run_of("finetuning"), demo.metric)
         row["counting"].append(counted)
         language = _read(run / "eval" / "valid.json")["results"]
-        row["loss"].append(language.get("loss"))
+        row["loss"].append(language.get("valid/loss"))
         row["loss_counted"].append(language.get(_NGRAMS))
         measured = model.run_of("evaluation") / "eval"
         row["eval"].append(
@@ -468,7 +468,7 @@ _NGRAMS = f"{ORDER}-gram"
 
 def _counted(run: Path, metric: str) -> tuple[str | None, float | None]:
     """The best method of counting on the rows of a finetuning, and its metric."""
-    methods = []
+    methods: list[dict[str, Any]] = []
     with suppress(DataError):  # without the packages there is no yardstick
         methods = read_results(run / "eval" / "yardstick.json", "methods")["methods"]
     values = [(one["metrics"][metric], one["name"]) for one in methods if metric in one["metrics"]]
@@ -511,7 +511,7 @@ def results_table(demo: Demo, document: Mapping[str, Any]) -> Table:
             for row in models
         ],
     )
-    notes = ["tokens and minutes of pretraining; labelled rows of finetuning; gain over scratch"]
+    notes = ["tokens and minutes of pretraining; labelled rows; gain over scratch"]
     if len(document["seeds"]) > 1:
         notes += [f"mean ± standard deviation of {len(document['seeds'])} seeds"]
     if document["quick"]:
