@@ -31,7 +31,6 @@ from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.corpus import sample
 from plmctl.corpus.document import share_of
 from plmctl.corpus.labelled import read_rows, rows_digest
-from plmctl.counting.ngrams import ORDER
 from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError, DataError, PlmError, Preempted, nearest
 from plmctl.files import write_atomically, writing
@@ -40,6 +39,7 @@ from plmctl.run.configs import EvalConfig, FinetuneConfig, PretrainConfig, load
 from plmctl.run.display import say, show_result
 from plmctl.run.folder import check_run, is_finished, read_results
 from plmctl.run.stop import StopRequest, stopping_at_once
+from plmctl.run.yardsticks import NGRAMS
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
@@ -442,7 +442,7 @@ def results_document(
         row["counting"].append(counted)
         language = _read(run / "eval" / "valid.json")["results"]
         row["loss"].append(language.get("valid/loss"))
-        row["loss_counted"].append(language.get(_NGRAMS))
+        row["loss_counted"].append(language.get(NGRAMS))
         measured = model.run_of("evaluation") / "eval"
         row["eval"].append(
             {path.stem: _read(path)["results"] for path in sorted(measured.glob("*.json"))}
@@ -463,7 +463,6 @@ def results_document(
 
 
 _BY_SEED = ("scratch", "pretrained", "gain", "counting", "loss", "loss_counted", "eval")
-_NGRAMS = f"{ORDER}-gram"
 
 
 def _counted(run: Path, metric: str) -> tuple[str | None, float | None]:
@@ -542,7 +541,7 @@ def _beside_counting(models: Sequence[Mapping[str, Any]]) -> list[str]:
         if None not in row["loss_counted"]:
             lines += [
                 f"{row['model']}: {_spread(row['loss'])} nats per held-out token; "
-                f"{_NGRAMS}s of the same text: {_spread(row['loss_counted'])}"
+                f"{NGRAMS}s of the same text: {_spread(row['loss_counted'])}"
             ]
     return lines
 
