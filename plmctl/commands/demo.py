@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -37,8 +37,9 @@ from plmctl.files import write_atomically, writing
 from plmctl.formatting import printable
 from plmctl.run.configs import EvalConfig, FinetuneConfig, PretrainConfig, load
 from plmctl.run.display import say, show_result
-from plmctl.run.folder import check_run, is_finished
+from plmctl.run.folder import check_run, is_finished, read_results
 from plmctl.run.stop import StopRequest, stopping_at_once
+from plmctl.run.yardsticks import NGRAMS
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
@@ -404,7 +405,10 @@ def results_document(
     Returns:
         models: for each family tokens, minutes (a mean), rows, majority (None if the task has
             none), and the metric by seed as ``scratch`` and ``pretrained``, with ``gain``, their
-            differences; ``eval``, the results of the measures by seed. samples: of the first seed.
+            differences; ``counting``, that of the best method that needs no network (None: there is
+            none), named in ``counted_by``; ``loss`` and ``loss_counted`` (None but of causal
+            models), nats of a held-out token by the network and by n-grams; ``eval``, the results
+            of the measures by seed. samples: of the first seed.
     """
     rows: dict[str, dict[str, Any]] = {}
     for model in models:
@@ -426,7 +430,7 @@ def results_document(
                 "minutes": [],
                 "rows": tuned["rows"],
                 "majority": tuned.get("majority"),
-                **{key: [] for key in ("scratch", "pretrained", "gain", "eval")},
+                **{key: [] for key in _BY_SEED},
             },
         )
         values = scratch[demo.metric], tuned[demo.metric]
@@ -434,6 +438,11 @@ def results_document(
         row["scratch"].append(values[0])
         row["pretrained"].append(values[1])
         row["gain"].append(values[1] - values[0])
+        row["counted_by"], counted = _counted(model.run_of("finetuning"), demo.metric)
+        row["counting"].append(counted)
+        language = _read(run / "eval" / "valid.json")["results"]
+        row["loss"].append(language.get("valid/loss"))
+        row["loss_counted"].append(language.get(NGRAMS))
         measured = model.run_of("evaluation") / "eval"
         row["eval"].append(
             {path.stem: _read(path)["results"] for path in sorted(measured.glob("*.json"))}
@@ -453,6 +462,19 @@ def results_document(
     }
 
 
+_BY_SEED = ("scratch", "pretrained", "gain", "counting", "loss", "loss_counted", "eval")
+
+
+def _counted(run: Path, metric: str) -> tuple[str | None, float | None]:
+    """The best method of counting on the rows of a finetuning, and its metric."""
+    methods: list[dict[str, Any]] = []
+    with suppress(DataError):  # without the packages there is no yardstick
+        methods = read_results(run / "eval" / "yardstick.json", "methods")["methods"]
+    values = [(one["metrics"][metric], one["name"]) for one in methods if metric in one["metrics"]]
+    value, name = max(values, default=(None, None))
+    return name, value
+
+
 def _read(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
@@ -470,32 +492,58 @@ def results_table(demo: Demo, document: Mapping[str, Any]) -> Table:
     """A row per model; with several seeds means and standard deviations."""
     from plmctl.reporting.tables import rows_table
 
-    has_majority = any(row["majority"] is not None for row in document["models"])
-    columns = ["model", "tokens", "minutes", "rows", *["majority"] * has_majority]
+    models = document["models"]
     table = rows_table(
         demo.title,
-        [*columns, "scratch", "pretrained", "gain"],
+        ["model", "tokens", "minutes", "rows", "counting", "scratch", "pretrained", "gain"],
         [
             [
                 row["model"],
                 f"{row['tokens'] / 1e6:.1f} M",
                 f"{statistics.fmean(row['minutes']):.1f}",
                 str(row["rows"]),
-                *([f"{row['majority']:.3f}"] if has_majority else []),
+                "-" if None in row["counting"] else _spread(row["counting"]),
                 _spread(row["scratch"]),
                 _spread(row["pretrained"]),
                 _spread(row["gain"], "+"),
             ]
-            for row in document["models"]
+            for row in models
         ],
     )
-    notes = ["tokens and minutes of pretraining; labelled rows of finetuning"]
+    notes = ["tokens and minutes of pretraining; labelled rows; gain over scratch"]
     if len(document["seeds"]) > 1:
         notes += [f"mean ± standard deviation of {len(document['seeds'])} seeds"]
     if document["quick"]:
         notes += ["--quick: a few steps of each stage; the numbers say nothing of pretraining"]
+    else:
+        notes += _beside_counting(models)
     table.caption, table.caption_justify = "\n".join(notes), "left"
     return table
+
+
+def _beside_counting(models: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What else is said of counting: how it was done, where it is as good, and of n-grams."""
+    methods = sorted({row["counted_by"] for row in models if row["counted_by"]})
+    lines = [f"counting, on the same rows: {', '.join(methods)}"] if methods else []
+    for row in models:
+        if row["majority"] is not None:
+            lines += [f"always the most frequent label: {row['majority']:.3f}"]
+            break
+    beaten = [
+        row["model"]
+        for row in models
+        if None not in row["counting"]
+        and statistics.fmean(row["pretrained"]) <= statistics.fmean(row["counting"])
+    ]
+    if beaten:
+        lines += [f"no better than counting: {', '.join(beaten)}"]
+    for row in models:
+        if None not in row["loss_counted"]:
+            lines += [
+                f"{row['model']}: {_spread(row['loss'])} nats per held-out token; "
+                f"{NGRAMS}s of the same text: {_spread(row['loss_counted'])}"
+            ]
+    return lines
 
 
 def _spread(values: Sequence[float], sign: str = "") -> str:

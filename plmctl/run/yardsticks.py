@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from plmctl.models.batch import Batch
     from plmctl.run.prepared import Prepared
 
+NGRAMS = f"{ORDER}-gram"
+"""The name of their loss among the metrics of a run."""
 _FEWEST_TOKENS = 1_000
 """Of a shorter text, counts say nothing."""
 _MOST_TARGETS = 2_000_000
@@ -43,7 +45,6 @@ def yardsticks(
     objective, wanted = prepared.objective, prepared.config.log.ngram == "auto"
     if not (wanted and objective.COUNTED == "ngrams"):
         return {}
-    name = f"{ORDER}-gram"
     try:
         if valid is None:
             raise PlmError("there is no validation text")
@@ -51,9 +52,9 @@ def yardsticks(
             raise PlmError(f"the training text has only {text.train.num_tokens:,} tokens")
         loss = _ngram_loss(prepared, text, valid, rows)
     except (PlmError, OSError, MemoryError) as error:
-        say(f"no {name} beside the loss: {error or 'out of memory'}")
+        say(f"no {NGRAMS} beside the loss: {error or 'out of memory'}")
         return {}
-    return {name: dict.fromkeys((*objective.LOSS_TERMS, "loss"), loss)}
+    return {NGRAMS: dict.fromkeys((*objective.LOSS_TERMS, "loss"), loss)}
 
 
 def _ngram_loss(

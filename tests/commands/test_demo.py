@@ -147,7 +147,9 @@ def document(pretrained: list[float]) -> dict:
     row = {
         "model": "bert", "tokens": 2_700_000, "minutes": [1.0] * len(pretrained), "rows": 300,
         "majority": 0.3, "scratch": [0.5] * len(pretrained), "pretrained": pretrained,
-        "gain": [value - 0.5 for value in pretrained],
+        "gain": [value - 0.5 for value in pretrained], "counting": [0.65] * len(pretrained),
+        "counted_by": "CRF", "loss": [3.8] * len(pretrained),
+        "loss_counted": [3.3] * len(pretrained),
     }  # fmt: skip
     return {"models": [row], "seeds": list(range(len(pretrained))), "quick": False}
 
@@ -157,10 +159,26 @@ def test_several_seeds_have_means_and_spread() -> None:
         table = demo.results_table(demo.demos()["en"], document(values))
         return [str(next(iter(column.cells))) for column in table.columns]
 
-    assert cells([0.7])[-3:] == ["0.500", "0.700", "+0.200"]
-    assert cells([0.6, 0.8])[-3:] == ["0.500±0.000", "0.700±0.141", "+0.200±0.141"]
+    assert cells([0.7])[-4:] == ["0.650", "0.500", "0.700", "+0.200"]
+    spread = ["0.650±0.000", "0.500±0.000", "0.700±0.141", "+0.200±0.141"]
+    assert cells([0.6, 0.8])[-4:] == spread
     table = demo.results_table(demo.demos()["en"], document([0.6, 0.8]))
     assert Console(width=80).measure(table).maximum <= 80
+
+
+def test_the_table_says_how_counting_was_done_and_where_it_is_as_good() -> None:
+    def caption(**row: Any) -> str:
+        results = document([0.6, 0.6])
+        results["models"][0] |= row
+        return str(demo.results_table(demo.demos()["en"], results).caption)
+
+    assert "counting, on the same rows: CRF\n" in caption()
+    assert "always the most frequent label: 0.300\n" in caption()
+    assert "no better than counting: bert\n" in caption()
+    assert "bert: 3.800±0.000 nats per held-out token; 5-grams of the same text: 3.3" in caption()
+    assert "no better" not in caption(counting=[0.5, 0.5])
+    assert "counting" not in caption(counting=[None, None], counted_by=None)
+    assert "5-gram" not in caption(loss_counted=[None, None])
 
 
 def test_stages_run_when_what_they_read_is_there_and_a_failure_ends_all(
@@ -260,6 +278,10 @@ def test_a_stopped_demo_continues_and_a_finished_one_prints_its_table(here: Path
     (row,) = result["models"]
     assert row["rows"] == 48
     assert row["gain"] == [row["pretrained"][0] - row["scratch"][0]]
+    assert row["loss"][0] > row["loss_counted"][0] > 0
+    if find_spec("sklearn") is not None:
+        assert 0 < row["counting"][0] < 1
+        assert row["counted_by"] == "TF-IDF with logistic regression"
     assert "clm" in row["eval"][0]
     assert Path(result["report"]).is_file()
     log = Path("runs/demo-zh-quick/logs/gpt2.log").read_text(encoding="utf-8")
