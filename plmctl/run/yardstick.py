@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _NAME = "yardstick"
 
+WORTH_IT = (
+    "is a network worth it? finetune also says what counting gives on your rows: docs/worth-it.md"
+)
+
 
 def keep_yardstick(
     folder: Path,
