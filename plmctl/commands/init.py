@@ -42,6 +42,7 @@ from plmctl.run.configs import PretrainConfig, load
 from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import check_network, stand_in
+from plmctl.run.yardstick import WORTH_IT
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ def run(request: InitRequest, *, as_json: bool) -> None:
             f"  plmctl finetune {out}/finetune.yaml"
             + ("" if evaluation else "   # after you name your rows in it")
         )
+        say(WORTH_IT)
     if request.smoke or (request.smoke is None and not as_json and _agrees()):
         smoke_test(out, proposal)
     if as_json:

@@ -36,6 +36,7 @@ from plmctl.run.machine import compute_of, resolve_compute
 from plmctl.run.preflight import check_network, preflight, stand_in
 from plmctl.run.prepared import Outline, Prepared, make_network
 from plmctl.run.sample_costs import SampleCosts, log_steps
+from plmctl.run.yardstick import WORTH_IT
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def run(
         result |= measured(outline)
     table = metrics_table(f"{config.run} will cost", as_rows(result))
     show_result(result, [table], as_json=as_json)
+    if not as_json:
+        say(WORTH_IT)
 
 
 def costs(outline: Outline) -> dict[str, Any]:

@@ -14,12 +14,16 @@ def test_what_a_run_then_has(world: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert run_main("prepare", "bert.yaml", *settings) == 0
     capfd.readouterr()
     assert run_main("plan", "bert.yaml", *settings, "--measure", "--json") == 0
-    figures = json.loads(capfd.readouterr().out)
+    printed = capfd.readouterr()
+    assert "worth-it" not in printed.err
+    figures = json.loads(printed.out)
     assert not Path("planned").exists()
     assert figures["tokens"] == 8 * 32 * 4
     assert figures["seconds"] > 0
     assert run_main("plan", "bert.yaml", *settings) == 0
-    assert "add --measure" in capfd.readouterr().out
+    printed = capfd.readouterr()
+    assert "add --measure" in printed.out
+    assert printed.err.count("docs/worth-it.md") == 1
     assert run_main("plan", "bert.yaml", *settings, "train.average.name=ema", "--json") == 0
     averaged = json.loads(capfd.readouterr().out)
     more = 4 * figures["parameters"]
