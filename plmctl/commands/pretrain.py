@@ -144,7 +144,11 @@ def _pretrain(config: PretrainConfig, peers: Peers, options: StartOptions) -> di
         plan = replace(run.plan(accelerator), until=options.until)
         journal = _journal(run, engine, plan, counted, options)
         metrics, model = _train(run, engine, plan, journal)
-        metrics |= {name: one["loss"] for name, one in counted.items() if name != FREQUENCIES}
+        metrics |= {
+            name: one["loss"]
+            for name, one in counted.items()
+            if name != FREQUENCIES and "loss" in one
+        }
         if work is not None and model is not None:
             _save(prepared, folder, work, model, metrics)
             _complete(config, folder, work, text)
@@ -164,7 +168,7 @@ def _counted(run: Pretraining) -> dict[str, dict[str, float]]:
     valid = run.valid[-1] if run.valid else None
     most = run.config.log.validate_samples
     alone = frequency_losses(run.text.train, run.train[-1], valid, most)
-    more = yardsticks(run.prepared, run.text, valid, most)
+    more = yardsticks(run.prepared, run.text, valid, most, alone)
     return ({FREQUENCIES: alone} if alone else {}) | more
 
 

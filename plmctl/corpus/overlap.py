@@ -238,7 +238,7 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _words(texts: Sequence[str]) -> tuple[Hashes, Bools, Ints, Ints]:
-    """The hash of each word of texts, whether it is a single character, its text and its sentence."""
+    """The hash of each word, whether it is a single character, its text and its sentence."""
     folded = [text.casefold() for text in texts]
     points = code_points("\n".join(folded))
     kinds = _kinds()[points]
