@@ -54,7 +54,7 @@ from plmctl.training import loop
 from plmctl.training.checkpoint import Checkpoints, load_last_weights
 from plmctl.training.engine import precision_of
 from plmctl.training.journal import Journal
-from plmctl.training.judge import FINISHING, PREPARING
+from plmctl.training.judge import BUILDING, FINISHING, PREPARING
 from plmctl.training.memory import with_found_sizes
 from plmctl.training.peers import Peers
 
@@ -138,7 +138,9 @@ def _pretrain(config: PretrainConfig, peers: Peers, options: StartOptions) -> di
     began = time.monotonic()  # a budget of time includes the search for micro-batches
     processes = connected("pretrain", config, prepared.family, text.hashes, options, peers)
     with processes as (accelerator, work):
+        peers.doing(PREPARING)  # without a time limit: counting may take minutes
         counted = _counted(run) if work is not None else {}
+        peers.doing(BUILDING)
         run = resolved(run, decision, accelerator, began)
         engine = run.engine(accelerator)
         plan = replace(run.plan(accelerator), until=options.until)
