@@ -20,7 +20,7 @@ demo-zh: .venv/samples-zh  ## The same in Chinese, GPT-2 (minutes)
 test: .venv/dev  ## All tests but the slow ones
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2
 
-# SWEEP=0, 1 or 2: with this third of the exhaustive tests; all: with all of them.
+# SWEEP=0 to 5: with this sixth of the exhaustive tests; all: with all of them.
 slow: .venv/dev  ## The longer proofs alone
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadgroup --slow \
 	  $(if $(SWEEP),--sweep $(SWEEP)) -m "slow or sweep"

@@ -61,20 +61,23 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
     return run
 
 
+_PARTS = 6  # of the exhaustive tests: a gate runs one of them
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
     parser.addoption(
         "--sweep",
-        choices=("all", "0", "1", "2"),
-        help="also run the tests marked sweep: all, or the third with this number",
+        choices=("all", *map(str, range(_PARTS))),
+        help="also run the tests marked sweep: all, or the part with this number",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    third = config.getoption("--sweep")
+    part = config.getoption("--sweep")
     for item in items:
         if "sweep" in item.keywords:
-            if third != "all" and third != str(zlib.crc32(item.nodeid.encode()) % 3):
+            if part != "all" and part != str(zlib.crc32(item.nodeid.encode()) % _PARTS):
                 item.add_marker(pytest.mark.skip(reason="exhaustive: run with --sweep all"))
         elif "slow" in item.keywords and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="a longer proof: run with --slow"))

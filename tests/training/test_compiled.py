@@ -305,7 +305,7 @@ def _varying(store: TokenStore, rank: int) -> None:
     assert losses["aot_eager"] == pytest.approx(losses[None], rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_two_processes_compiled_for_any_shapes(store: TokenStore, tmp_path: Path) -> None:
     """As with a growing batch or a mixture, down to one row."""
     in_two_processes(partial(_varying, store), tmp_path)

@@ -195,7 +195,7 @@ def _compiled(store: TokenStore, objective: str, rank: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm+sop"])
+@pytest.mark.parametrize("objective", [pytest.param("mlm+nsp", marks=pytest.mark.sweep), "mlm+sop"])
 def test_compiled_layers_have_the_losses_of_whole_weights(
     store: TokenStore, tmp_path: Path, objective: str
 ) -> None:
