@@ -262,8 +262,9 @@ def _words(texts: Sequence[str]) -> tuple[Hashes, Bools, Ints, Ints]:
 def _runs(words: Hashes, owners: Ints, first: Bools, length: int) -> Hashes:
     """The hashes of the runs of words of one text that begin with certain words."""
     hashes = window_hashes(words, length)
-    within = owners[: len(hashes)] == owners[len(owners) - len(hashes) :]
-    return hashes[within & first[: len(hashes)]]
+    within: Bools = owners[: len(hashes)] == owners[len(owners) - len(hashes) :]
+    begun: Hashes = hashes[within & first[: len(hashes)]]
+    return begun
 
 
 def _sentence_hashes(words: Hashes, alone: Bools, sentences: Ints) -> Hashes:

@@ -295,15 +295,14 @@ def counted_in(what: str, corpus: Corpus, tokens: int, seconds: float) -> str:
     return f"counted the {what} of {part}{tokens:,} tokens in {seconds:.0f} s"
 
 
-def text_of(corpus: Corpus, most: int = MOST_TOKENS) -> tuple[NDArray[np.int32], Ints]:
+def text_of(corpus: Corpus, most: int = MOST_TOKENS) -> tuple[NDArray[Any], Ints]:
     """The tokens of a corpus, and how many each document has; of several texts each has its share.
 
     Of a larger text they are those of a sample of documents.
     """
     stores, shares = stores_of(corpus), _shares(corpus, most)
     texts = [_text(one, share) for one, share in zip(stores, shares, strict=True)]
-    ids, sizes = (np.concatenate(parts) for parts in zip(*texts, strict=True))
-    return ids, sizes
+    return np.concatenate([ids for ids, _ in texts]), np.concatenate([sizes for _, sizes in texts])
 
 
 def _shares(corpus: Corpus, most: int) -> list[int]:

@@ -122,7 +122,7 @@ def _neighbours(
     before, seen, after, targets = np.concatenate(parts, axis=1)
     given = _given(neighbours_of(text.train, vocab.size, say), (before, seen, after), targets)
     # [CLS] and [SEP], which RoBERTa may predict, are known by their places.
-    given[np.isin(targets, [vocab.cls, vocab.sep])] = 1
+    given[np.isin(targets, _ids(vocab.cls, vocab.sep))] = 1
     return float(-np.log(given).mean())
 
 
@@ -135,10 +135,14 @@ def _around(batch: Batch, term: str, vocab: Vocab) -> Ints:
     ids, targets = batch.inputs["input_ids"].numpy(), batch.targets[term].numpy()
     places = batch.inputs["positions"].numpy()[targets != IGNORE]
     seen = np.where(ids == vocab.mask, -1, ids)
-    known = np.where(np.isin(ids, [vocab.mask, vocab.cls, vocab.sep, vocab.pad]), -1, ids)
+    known = np.where(np.isin(ids, _ids(vocab.mask, vocab.cls, vocab.sep, vocab.pad)), -1, ids)
     sides = np.pad(known, ((0, 0), (1, 1)), constant_values=-1)
     around = (sides[:, :-2], seen, sides[:, 2:])
     return np.stack([*(side.ravel()[places] for side in around), targets[targets != IGNORE]])
+
+
+def _ids(*ids: int | None) -> list[int]:
+    return [one for one in ids if one is not None]
 
 
 def _given(counted: Neighbours, around: tuple[Ints, Ints, Ints], targets: Ints) -> Floats:
