@@ -54,7 +54,7 @@ from plmctl.training import loop
 from plmctl.training.checkpoint import Checkpoints, load_last_weights
 from plmctl.training.engine import precision_of
 from plmctl.training.journal import Journal
-from plmctl.training.judge import FINISHING, PREPARING
+from plmctl.training.judge import BUILDING, FINISHING, PREPARING
 from plmctl.training.memory import with_found_sizes
 from plmctl.training.peers import Peers
 
@@ -138,13 +138,19 @@ def _pretrain(config: PretrainConfig, peers: Peers, options: StartOptions) -> di
     began = time.monotonic()  # a budget of time includes the search for micro-batches
     processes = connected("pretrain", config, prepared.family, text.hashes, options, peers)
     with processes as (accelerator, work):
+        peers.doing(PREPARING)  # without a time limit: counting may take minutes
         counted = _counted(run) if work is not None else {}
+        peers.doing(BUILDING)
         run = resolved(run, decision, accelerator, began)
         engine = run.engine(accelerator)
         plan = replace(run.plan(accelerator), until=options.until)
         journal = _journal(run, engine, plan, counted, options)
         metrics, model = _train(run, engine, plan, journal)
-        metrics |= {name: one["loss"] for name, one in counted.items() if name != FREQUENCIES}
+        metrics |= {
+            name: one["loss"]
+            for name, one in counted.items()
+            if name != FREQUENCIES and "loss" in one
+        }
         if work is not None and model is not None:
             _save(prepared, folder, work, model, metrics)
             _complete(config, folder, work, text)
@@ -164,7 +170,7 @@ def _counted(run: Pretraining) -> dict[str, dict[str, float]]:
     valid = run.valid[-1] if run.valid else None
     most = run.config.log.validate_samples
     alone = frequency_losses(run.text.train, run.train[-1], valid, most)
-    more = yardsticks(run.prepared, run.text, valid, most)
+    more = yardsticks(run.prepared, run.text, valid, most, alone)
     return ({FREQUENCIES: alone} if alone else {}) | more
 
 

@@ -54,7 +54,7 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     if alone:
         say(f"loss: {counted_in_words({FREQUENCIES: alone})}; a lower loss is learned from context")
     valid = validation_examples(prepared, text) or (None,)
-    if more := yardsticks(prepared, text, valid[0], config.log.validate_samples):
+    if more := yardsticks(prepared, text, valid[0], config.log.validate_samples, alone):
         say(
             f"loss: {counted_in_words(more)}, on the validation text; a lower loss is learned by "
             "more than counting neighbours"

@@ -561,8 +561,8 @@ class PretrainLogConfig(LogConfig):
     """Held-out texts that the model fills in or continues at each validation, in samples.jsonl, and
     at the end, in eval/samples.json; 0: none."""
     ngram: Literal["auto", "none"] = "auto"
-    """auto: causal models have the loss of 5-grams, counted in the training text, beside their own:
-    a minute at most, once per text. none: it is not counted."""
+    """auto: beside the loss there is that of counts in the training text: for causal models of
+    5-grams, for masked ones of tokens between both neighbours; a minute at most. none: not."""
 
 
 # --- Steps that go wrong ---

@@ -1111,8 +1111,11 @@ def _moves(config: DataConfig) -> bool:
 
 def moved_of(folder: Path) -> frozenset[int]:
     """The hashes of the documents of a store that its split held out and that are trained on."""
-    path = folder / MOVED
-    return frozenset(np.fromfile(path, "<u8").tolist()) if path.exists() else frozenset()
+    path, remote = folder / MOVED, RemoteStore.of(folder)
+    if path.exists():
+        return frozenset(np.fromfile(path, "<u8").tolist())
+    there = remote.read(MOVED) if remote is not None else None
+    return frozenset(np.frombuffer(there or b"", "<u8").tolist())
 
 
 def _with_moved(tasks: list[ShardTask], folder: Path) -> list[ShardTask]:
@@ -1137,6 +1140,8 @@ def _find_near_copies(
 
     moved = to_move(read, tasks[0].share)
     write_atomically(folder / MOVED, moved.astype("<u8").tobytes(), several_writers=True)
+    if (remote := RemoteStore.of(folder)) is not None:
+        remote.put(MOVED)
 
 
 # --- One shard: a piece of a source, or several sources, read, encoded and written ---

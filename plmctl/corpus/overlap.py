@@ -1,8 +1,9 @@
 """How much of a held-out text stands in the training text, and how much of a text repeats.
 
-Runs of 8 words are compared; a word is a stretch of letters and digits, in scripts without spaces
-one character. Case, white space and punctuation do not count. Sentences are counted from 8 words
-on, because shorter ones ("Thank you very much.") are alike by chance.
+Runs of 8 words are compared, in scripts without spaces of 12 characters: a run is of what its first
+word is, a stretch of letters and digits or a character. Case, white space and punctuation do not
+count. Sentences are counted from this length on, because shorter ones ("Thank you very much.") are
+alike by chance.
 
 Time and memory are bounded: ``read`` reads at most so many bytes, from pieces that a seed draws,
 and of more than ``_MOST`` runs those with even hashes are kept, then a quarter, and so on: the
@@ -28,7 +29,7 @@ from plmctl.corpus.document import Document, hash_of
 from plmctl.corpus.reading import Unit, cut_source, documents, unit_of
 from plmctl.corpus.source import Source, resolve, size_of
 
-_RUN = 8  # words
+_WORDS, _CHARACTERS = 8, 12  # of a run: Chinese words have one or two characters
 
 _MOST = 1 << 22  # hashes of a side: 32 MB, and as much again while they are sorted
 
@@ -61,24 +62,27 @@ class Overlap:
     """What is known of a text twice.
 
     Attributes:
-        held_out: Share of the held-out text's runs of 8 words that the training text has; None:
-            it has none so long, or nothing is held out.
-        repeated: Share of all sentences of 8 words or more that came before; None: there are none.
+        held_out: Share of the held-out text's runs that the training text has; None: it has none,
+            or nothing is held out.
+        repeated: Share of all sentences as long as a run that came before; None: there are none.
         size: Bytes of the text that was compared.
         whole: Whether that is all of it.
+        characters: Whether most of the held-out runs are of characters.
     """
 
     held_out: float | None
     repeated: float | None
     size: int
     whole: bool = True
+    characters: bool = False
 
     def line(self) -> str:
         """Both numbers, for the user."""
         parts = ["held-out text: none to compare"]
         if self.held_out is not None:
             share = f"{100 * self.held_out:.1f} %"
-            parts = [f"held-out text: {share} of its 8-grams stand in the training text"]
+            runs = f"{_CHARACTERS}-grams of characters" if self.characters else f"{_WORDS}-grams"
+            parts = [f"held-out text: {share} of its {runs} stand in the training text"]
         if self.repeated is not None:
             parts.append(f"{100 * self.repeated:.1f} % of sentences repeat")
         if not self.whole:
@@ -117,7 +121,7 @@ class OverlapCounter:
     """Takes texts, of which some are held out, and compares them."""
 
     def __init__(self) -> None:
-        self._total = 0
+        self._total = self._of_words = self._of_characters = 0
         self._waiting: dict[bool, list[str]] = {False: [], True: []}
         self._size = 0
         self._train, self._valid, self._sentences = _Kept(), _Kept(), _Kept()
@@ -143,15 +147,20 @@ class OverlapCounter:
             1 - len(np.unique(sentences)) / len(sentences) if len(sentences) else None,
             self._total,
             whole,
+            self._of_characters > self._of_words,
         )
 
     def _hash(self) -> None:
         for held_out, texts in self._waiting.items():
-            for words, owners, sentences in map(_words, _batches(texts)):
-                runs = window_hashes(words, _RUN)
-                runs = runs[owners[: len(runs)] == owners[len(owners) - len(runs) :]]
-                (self._valid if held_out else self._train).add(runs)
-                self._sentences.add(_sentence_hashes(words, sentences))
+            for words, alone, owners, sentences in map(_words, _batches(texts)):
+                of_words = _runs(words, owners, ~alone, _WORDS)
+                of_characters = _runs(words, owners, alone, _CHARACTERS)
+                (self._valid if held_out else self._train).add(
+                    np.concatenate([of_words, of_characters])
+                )
+                self._of_words += held_out * len(of_words)
+                self._of_characters += held_out * len(of_characters)
+                self._sentences.add(_sentence_hashes(words, alone, sentences))
         self._waiting, self._size = {False: [], True: []}, 0
 
 
@@ -228,8 +237,8 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _words(texts: Sequence[str]) -> tuple[Hashes, Ints, Ints]:
-    """The hash of each word of texts, and the numbers of its text and its sentence."""
+def _words(texts: Sequence[str]) -> tuple[Hashes, Bools, Ints, Ints]:
+    """The hash of each word, whether it is a single character, its text and its sentence."""
     folded = [text.casefold() for text in texts]
     points = code_points("\n".join(folded))
     kinds = _kinds()[points]
@@ -246,10 +255,19 @@ def _words(texts: Sequence[str]) -> tuple[Hashes, Ints, Ints]:
     at = places[begins]
     ends: Bools = ((kinds & _END) > 0) | (((kinds & _END_BEFORE_SPACE) > 0) & ~after)
     first = np.cumsum([0, *(len(text) + 1 for text in folded)])
-    return words, np.searchsorted(first, at, side="right"), np.cumsum(ends, dtype=np.int64)[at]
+    owners = np.searchsorted(first, at, side="right")
+    return words, alone[at], owners, np.cumsum(ends, dtype=np.int64)[at]
 
 
-def _sentence_hashes(words: Hashes, sentences: Ints) -> Hashes:
+def _runs(words: Hashes, owners: Ints, first: Bools, length: int) -> Hashes:
+    """The hashes of the runs of words of one text that begin with certain words."""
+    hashes = window_hashes(words, length)
+    within: Bools = owners[: len(hashes)] == owners[len(owners) - len(hashes) :]
+    begun: Hashes = hashes[within & first[: len(hashes)]]
+    return begun
+
+
+def _sentence_hashes(words: Hashes, alone: Bools, sentences: Ints) -> Hashes:
     """The hashes of the sentences that have enough words.
 
     Args:
@@ -261,7 +279,8 @@ def _sentence_hashes(words: Hashes, sentences: Ints) -> Hashes:
         return np.zeros(0, np.uint64)
     within = np.arange(len(words)) - np.repeat(begins, lengths)
     parts = mixed_bits(words + within.astype(np.uint64) * _ODD)
-    hashes: Hashes = mixed_bits(np.add.reduceat(parts, begins)[lengths >= _RUN])
+    long = lengths >= np.where(alone[begins], _CHARACTERS, _WORDS)
+    hashes: Hashes = mixed_bits(np.add.reduceat(parts, begins)[long])
     return hashes
 
 

@@ -84,16 +84,41 @@ class Grams:
     def _context(self) -> Ints:
         return self.keys // self.vocab_size
 
-    def find(self, keys: Ints) -> Ints:
-        """[N] the number of each key; -1: there is none."""
+    def probabilities(self, contexts: Ints, numbers: Ints, given: Floats) -> Floats:
+        """The probability of each token in its context.
+
+        Args:
+            contexts: [N] -1: it never occurred.
+            numbers: [N] of ``find``.
+            given: [N] the probability by the order below.
+
+        Returns:
+            [N]; in a context that never occurred what was given.
+        """
+        if not len(self.keys):
+            return given
+        counts = np.where(numbers >= 0, self.counts[numbers], 0)
+        totals = np.where(contexts >= 0, self.totals[contexts], 0)
+        kept = counts - self.discounts[np.minimum(counts, 3)] + self.left[contexts] * given
+        return np.where(totals > 0, kept / np.maximum(totals, 1), given)
+
+    def find(self, contexts: Ints, tokens: Ints) -> Ints:
+        """[N] the number of each token in its context; -1: there is none."""
         if len(self.keys) == self.vocab_size and self.contexts == 1:
-            return keys
-        order = np.argsort(keys)  # a search for ascending keys is several times faster
-        wanted = keys[order]
-        place = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        number = np.empty_like(keys)
-        number[order] = np.where(self.keys[place] == wanted, place, -1)
-        return number
+            return tokens
+        return places(self.keys, contexts * self.vocab_size + tokens)
+
+
+def places(known: Ints, wanted: Ints) -> Ints:
+    """[N] where each number stands among ascending ones; -1: it does not."""
+    if not len(known):
+        return np.full(len(wanted), -1)
+    order = np.argsort(wanted)  # a search for ascending numbers is several times faster
+    ascending = wanted[order]
+    place = np.minimum(np.searchsorted(known, ascending), len(known) - 1)
+    numbers = np.empty_like(wanted)
+    numbers[order] = np.where(known[place] == ascending, place, -1)
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -162,15 +187,10 @@ class NGrams:
             here = np.flatnonzero(depths >= order)
             context = at[here - 1] if order > 1 else np.zeros_like(here)
             here, context = here[context >= 0], context[context >= 0]
-            number = grams.find(context * vocab_size + ids[here])
-            counts = np.where(number >= 0, grams.counts[number], 0)
-            totals = grams.totals[context]
-            followed = totals > 0
-            counted = counts - grams.discounts[np.minimum(counts, 3)]
-            mixed = (counted + grams.left[context] * given[here]) / np.where(followed, totals, 1)
-            given[here] = np.where(followed, mixed, given[here])
+            numbers = grams.find(context, ids[here])
+            given[here] = grams.probabilities(context, numbers, given[here])
             at = np.full(len(ids), -1)
-            at[here] = number
+            at[here] = numbers
         return given
 
     def to_bytes(self) -> Iterator[NDArray[np.uint8]]:
@@ -248,33 +268,46 @@ def ngrams_of(
         separator: The id between documents; None: they follow each other as one text.
         say: Called with a line if n-grams are counted, not read.
     """
-    stores = stores_of(corpus)
-    weights = corpus.weights if isinstance(corpus, MixedStore) else (1.0,)
-    shares = [int(most * weight / sum(weights)) for weight in weights]
+    stores, shares = stores_of(corpus), _shares(corpus, most)
     vocab_size = max(1 if separator is None else separator + 1, *(s.vocab_size for s in stores), 1)
 
     def count() -> Iterator[NDArray[np.uint8]]:
         began = time.monotonic()
-        texts = [_text(one, share) for one, share in zip(stores, shares, strict=True)]
-        ids = np.concatenate([text for text, _ in texts])
+        ids, sizes = text_of(corpus, most)
         if separator is not None:  # before the first document and after each
-            ids = np.insert(ids, offsets(np.concatenate([sizes for _, sizes in texts])), separator)
+            ids = np.insert(ids, offsets(sizes), separator)
         begins = np.zeros(len(ids), bool) if separator is None else ids == separator
         depths = depths_of(begins, order)
         if separator is not None:
             depths[0] = 0  # nothing says that a text begins
         grams = NGrams.count(ids, depths, vocab_size, order)
         yield from grams.to_bytes()
-        sampled = sum(s.num_tokens for s in stores) > len(ids)
-        part = "a sample of documents, " if sampled else ""
-        say(
-            f"counted the {order}-grams of {part}{grams.tokens:,} tokens "
-            f"in {time.monotonic() - began:.0f} s"
-        )
+        say(counted_in(f"{order}-grams", corpus, grams.tokens, time.monotonic() - began))
 
     texts = [[store.digest, share] for store, share in zip(stores, shares, strict=True)]
     rule = ["ngrams", 1, order, separator, *texts]
     return NGrams.from_bytes(cached_array(stores[0], rule, np.uint8, count))
+
+
+def counted_in(what: str, corpus: Corpus, tokens: int, seconds: float) -> str:
+    """What was counted, for the user."""
+    part = "a sample of documents, " if tokens < corpus.num_tokens else ""
+    return f"counted the {what} of {part}{tokens:,} tokens in {seconds:.0f} s"
+
+
+def text_of(corpus: Corpus, most: int = MOST_TOKENS) -> tuple[NDArray[Any], Ints]:
+    """The tokens of a corpus, and how many each document has; of several texts each has its share.
+
+    Of a larger text they are those of a sample of documents.
+    """
+    stores, shares = stores_of(corpus), _shares(corpus, most)
+    texts = [_text(one, share) for one, share in zip(stores, shares, strict=True)]
+    return np.concatenate([ids for ids, _ in texts]), np.concatenate([sizes for _, sizes in texts])
+
+
+def _shares(corpus: Corpus, most: int) -> list[int]:
+    weights = corpus.weights if isinstance(corpus, MixedStore) else (1.0,)
+    return [int(most * weight / sum(weights)) for weight in weights]
 
 
 def _text(store: TokenStore, most: int) -> tuple[NDArray[np.int32], Ints]:

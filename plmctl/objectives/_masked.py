@@ -242,6 +242,7 @@ class MaskedObjective(Objective[M]):
 
     TOKENS = ROW_TOKENS
     SAMPLES = "fill-mask"
+    COUNTED = "neighbours"
 
     def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints] | None:
         """See ``masked_word``."""

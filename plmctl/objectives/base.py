@@ -45,7 +45,8 @@ class Objective(ABC, Generic[C]):
         ENCODER_DECODER: Whether it requires a network with an encoder and a decoder.
         PAIRS: Whether it learns from pairs of segments of a document.
         SAMPLES: What the samples of a run show, which ``sample`` makes; None: a run has none.
-        COUNTED: What is counted, besides frequencies, to say which loss a network must beat.
+        COUNTED: What is counted, besides frequencies, to say which loss a network must beat in
+            the first term: see ``run.yardsticks``.
     """
 
     Config: ClassVar[type[ObjectiveConfig]]
@@ -54,7 +55,7 @@ class Objective(ABC, Generic[C]):
     ENCODER_DECODER: ClassVar[bool] = False
     PAIRS: ClassVar[bool] = False
     SAMPLES: ClassVar[SampleKind | None] = None
-    COUNTED: ClassVar[Literal["ngrams"] | None] = None
+    COUNTED: ClassVar[Literal["ngrams", "neighbours"] | None] = None
 
     def __init_subclass__(cls, config: type[ObjectiveConfig] | None = None) -> None:
         """Set ``Config``; base classes of several objectives have none."""

@@ -79,6 +79,7 @@ class SpanBoundaryObjective(Objective[Config], config=Config):
     LOSS_TERMS = ("mlm", "sbo")
     TOKENS = ROW_TOKENS
     SAMPLES = "fill-mask"
+    COUNTED = "neighbours"
 
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> SpanRows:
         """The rows of a store; ``seq_len`` counts [CLS] and [SEP]."""

@@ -1,7 +1,9 @@
 """The loss of counts with context, beside the loss of a pretraining: what a network must beat.
 
-For a causal model these are the n-grams of its training text, on the targets of its validation.
-Each row begins without context, for the n-grams as for the network.
+For a causal model these are the n-grams of its training text, for a masked one its tokens between
+both neighbours, on the targets of the run's validation. Each row begins without context, for the
+counts as for the network. Terms of the loss that are of another kind, such as the class of a pair,
+have the loss of frequencies.
 """
 
 from __future__ import annotations
@@ -10,65 +12,91 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from plmctl.arrays import IGNORE, Bools, Ints
+from plmctl.arrays import IGNORE, Bools, Floats, Ints
+from plmctl.counting.neighbours import Neighbours, neighbours_of
 from plmctl.counting.ngrams import ORDER, depths_of, ngrams_of
 from plmctl.errors import PlmError
 from plmctl.run.display import say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from plmctl.corpus.prepared import PreparedText
     from plmctl.models.base import StoreExamples
     from plmctl.models.batch import Batch
     from plmctl.run.prepared import Prepared
+    from plmctl.tokenization.load import Vocab
 
 NGRAMS = f"{ORDER}-gram"
 """The name of their loss among the metrics of a run."""
 _FEWEST_TOKENS = 1_000
 """Of a shorter text, counts say nothing."""
 _MOST_TARGETS = 2_000_000
-"""Targets that are scored, at most: five seconds. More rows of a long validation are left out."""
+"""Tokens of the rows that are scored, at most: five seconds. More rows of a long validation are
+left out."""
 
 Losses = dict[str, float]
 
 
 def yardsticks(
-    prepared: Prepared, text: PreparedText, valid: StoreExamples | None, rows: int | None
+    prepared: Prepared,
+    text: PreparedText,
+    valid: StoreExamples | None,
+    rows: int | None,
+    alone: Losses,
 ) -> dict[str, Losses]:
-    """The losses, as of ``frequency_losses``, by the name of what is counted: ``5-gram``.
+    """The losses by the name of what is counted: ``5-gram``, ``both neighbours``.
 
     If there is none, a line says why.
 
     Args:
         valid: The objective over the validation text.
         rows: Validation rows that the run scores; None: all.
+        alone: The losses of frequencies.
     """
-    objective, wanted = prepared.objective, prepared.config.log.ngram == "auto"
-    if not (wanted and objective.COUNTED == "ngrams"):
+    wanted = prepared.config.log.ngram == "auto"
+    kind = prepared.objective.COUNTED if wanted else None
+    if kind is None:
         return {}
+    name, score = {
+        "ngrams": (NGRAMS, _ngrams),
+        "neighbours": ("both neighbours", _neighbours),
+    }[kind]
     try:
         if valid is None:
             raise PlmError("there is no validation text")
         if text.train.num_tokens < _FEWEST_TOKENS:
             raise PlmError(f"the training text has only {text.train.num_tokens:,} tokens")
-        loss = _ngram_loss(prepared, text, valid, rows)
+        loss = score(prepared, text, valid, rows)
     except (PlmError, OSError, MemoryError) as error:
-        say(f"no {NGRAMS} beside the loss: {error or 'out of memory'}")
+        say(f"no {name} beside the loss: {error or 'out of memory'}")
         return {}
-    return {NGRAMS: dict.fromkeys((*objective.LOSS_TERMS, "loss"), loss)}
+    term = prepared.objective.LOSS_TERMS[0]
+    losses = {**alone, term: loss}
+    if "loss" in alone:
+        losses["loss"] += valid.weights[term] * (loss - alone[term])
+    return {name: losses}
 
 
-def _ngram_loss(
-    prepared: Prepared, text: PreparedText, valid: StoreExamples, rows: int | None
-) -> float:
+def _batches(prepared: Prepared, valid: StoreExamples, rows: int | None) -> Iterator[Batch]:
     from plmctl.training.data import scoring_batches
     from plmctl.training.plan import Slicing
 
-    separator = prepared.objective.separator(prepared.vocab)
-    grams = ngrams_of(text.train, separator, say)
     seq_len = prepared.config.train.phases[-1].seq_len
     most = min(rows or len(valid), max(1, _MOST_TARGETS // seq_len))
+    return scoring_batches(valid, Slicing(512, 512), most)
+
+
+# --- Causal models ---
+
+
+def _ngrams(
+    prepared: Prepared, text: PreparedText, valid: StoreExamples, rows: int | None
+) -> float:
+    separator = prepared.objective.separator(prepared.vocab)
+    grams = ngrams_of(text.train, separator, say)
     total, count = 0.0, 0
-    for batch in scoring_batches(valid, Slicing(512, 512), most):
+    for batch in _batches(prepared, valid, rows):
         ids, scored = _running_text(batch)
         begins = ~scored if separator is None else ~scored | (ids == separator)
         given = grams.probabilities(ids.ravel(), depths_of(begins).ravel())
@@ -83,3 +111,54 @@ def _running_text(batch: Batch) -> tuple[Ints, Bools]:
     scored = np.pad(targets != IGNORE, ((0, 0), (1, 0)))
     ids = np.concatenate([batch.inputs["input_ids"].numpy(), targets[:, -1:]], axis=1)
     return np.where(ids == IGNORE, 0, ids), scored
+
+
+# --- Masked models ---
+
+
+def _neighbours(
+    prepared: Prepared, text: PreparedText, valid: StoreExamples, rows: int | None
+) -> float:
+    term, vocab = prepared.objective.LOSS_TERMS[0], prepared.vocab
+    parts = [_around(batch, term, vocab) for batch in _batches(prepared, valid, rows)]
+    before, seen, after, targets = np.concatenate(parts, axis=1)
+    given = _given(neighbours_of(text.train, vocab.size, say), (before, seen, after), targets)
+    # [CLS] and [SEP], which RoBERTa may predict, are known by their places.
+    given[np.isin(targets, _ids(vocab.cls, vocab.sep))] = 1
+    return float(-np.log(given).mean())
+
+
+def _around(batch: Batch, term: str, vocab: Vocab) -> Ints:
+    """[4, K] the token before each target, what stands in its place, the one after it, and it.
+
+    A neighbour is what the network sees: masked or special it is not known, which is -1. A place
+    that is masked is -1 too.
+    """
+    ids, targets = batch.inputs["input_ids"].numpy(), batch.targets[term].numpy()
+    places = batch.inputs["positions"].numpy()[targets != IGNORE]
+    seen = np.where(ids == vocab.mask, -1, ids)
+    known = np.where(np.isin(ids, _ids(vocab.mask, vocab.cls, vocab.sep, vocab.pad)), -1, ids)
+    sides = np.pad(known, ((0, 0), (1, 1)), constant_values=-1)
+    around = (sides[:, :-2], seen, sides[:, 2:])
+    return np.stack([*(side.ravel()[places] for side in around), targets[targets != IGNORE]])
+
+
+def _ids(*ids: int | None) -> list[int]:
+    return [one for one in ids if one is not None]
+
+
+def _given(counted: Neighbours, around: tuple[Ints, Ints, Ints], targets: Ints) -> Floats:
+    """[K] the probability of each target.
+
+    A token that stands in its place is the target or a random one, all of them alike. Which, is
+    weighed by how often tokens stay and by how probable it is between its neighbours.
+    """
+    before, seen, after = around
+    given = counted.probabilities(before, targets, after)
+    shown = np.flatnonzero(seen >= 0)
+    stays = seen[shown] == targets[shown]
+    share = (stays.sum() + 1) / (len(shown) + 2)
+    expected = counted.probabilities(before[shown], seen[shown], after[shown])
+    kept, drawn = share * expected, (1 - share) / counted.alone.vocab_size
+    given[shown] = (kept * stays + drawn * given[shown]) / (kept + drawn)
+    return given

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from plmctl.commands import pretrain
+from plmctl.errors import PlmError
 from plmctl.run.launch import children_of, descendants
 from tests.commands.conftest import Cli, at_work, corpus_text, pretrain_config, run_main, write
 from tests.commands.test_bad_input import finetune_config
@@ -301,6 +303,25 @@ def test_a_process_of_a_run_is_lost(world: Path) -> None:
 
 
 SHORT = "launch.timeout=4s"
+
+
+@pytest.mark.slow
+def test_the_others_wait_while_one_counts(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than any work with a limit may take, which is six times `launch.timeout`."""
+
+    def count(*_: object) -> None:
+        time.sleep(26)
+        raise PlmError("counted to the end")
+
+    monkeypatch.setattr(pretrain, "yardsticks", count)
+    command = ["pretrain", str(world / "gpt2.yaml"), f"run={tmp_path / 'counting'}", SHORT]
+    children = start_processes(2, lambda rank: sys.exit(run_main(*command)), tmp_path)
+    assert [child.wait() for child in children] == [1, 1]
+    texts = [(tmp_path / f"log-{rank}").read_text() for rank in (0, 1)]
+    assert "counted to the end" in texts[0]
+    assert not any("stuck" in text or "no process makes progress" in text for text in texts)
 
 
 @pytest.mark.slow

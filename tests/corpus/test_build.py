@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plmctl.config.sections import DataConfig
-from plmctl.corpus.build import Stores, TextEncoder, build_stores, find_stores
+from plmctl.corpus.build import Root, Stores, TextEncoder, build_stores, find_stores
 from plmctl.corpus.document import share_of
 from plmctl.corpus.sentences import Rule, split_sentences
 from plmctl.corpus.store import TokenStore
@@ -35,7 +35,7 @@ def quiet(done: int, total: int) -> None:
 
 
 def make(
-    config: DataConfig, root: Path, processes: int = 1, encoder: TextEncoder | None = None
+    config: DataConfig, root: Root, processes: int = 1, encoder: TextEncoder | None = None
 ) -> Stores:
     return build_stores(
         config,

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from plmctl.config.sections import DataConfig
-from plmctl.corpus.build import find_stores, moved_of
+from plmctl.corpus.build import Root, find_stores, moved_of
 from plmctl.corpus.document import hash_of, share_of
 from plmctl.corpus.near_copies import sketches_of, to_move
 from plmctl.corpus.overlap import measure
+from plmctl.corpus.remote import store_root
 from plmctl.corpus.store import TokenStore
 from tests.corpus.test_build import NOTICES, LetterEncoder, make, tree
 
@@ -90,6 +91,35 @@ def test_a_split_without_near_copies_across_it(tmp_path: Path) -> None:
     path.write_text("\n\n".join(pages), encoding="utf-8")
     before = make(apart, tmp_path / "apart")
     assert make(together, tmp_path / "together").digest == before.digest
+
+
+def test_a_store_at_a_url_has_the_documents_that_were_moved(tmp_path: Path) -> None:
+    """Another machine finds them, when the store is whole and when it has to be finished."""
+    import fsspec
+
+    pages = [page(seed) for seed in range(60)]
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join([*pages, *(f"{text} Ends." for text in pages)]), encoding="utf-8")
+    together = DataConfig(train=(str(path),), valid=0.2, near_copies="together")
+    near = make(together, tmp_path / "near")
+    url = f"memory://moved-{tmp_path.name}/stores"
+
+    def rooted(cache: str) -> Root:
+        return store_root(url, str(tmp_path / cache), 10**9)
+
+    far = make(together, rooted("one"))
+    moved_near, moved_far = moved_of(near.train.parent), moved_of(far.train.parent)
+    assert moved_near == moved_far
+    assert len(moved_far) > 5
+    found = find_stores(together, LetterEncoder(), root=rooted("two"))
+    assert found is not None
+    assert moved_of(found.train.parent) == moved_far
+    files = fsspec.filesystem("memory")
+    (store,) = files.ls(url, detail=False)
+    files.rm(f"{store}/manifest.json")
+    NOTICES.clear()
+    assert make(together, rooted("three")).digest == near.digest
+    assert f"near copies: {len(moved_far)} held-out documents are trained on" in NOTICES[0]
 
 
 @pytest.mark.parametrize("valid", [None, ("a.txt",)])

@@ -50,9 +50,15 @@ def test_sentences_that_repeat() -> None:
 
 
 def test_scripts_without_spaces_are_compared_by_character() -> None:
-    text = "今天天气很好我们一起去公园散步"  # 15 characters: 8 runs
-    assert compared([text], [text[:8] + "，" + text[8:]]).held_out == 1
-    assert compared([text], ["他说" + text[:10]]).held_out == pytest.approx(3 / 5)
+    text = "今天天气很好我们一起去公园散步"  # 15 characters: 4 runs of 12
+    found = compared([text], [text[:8] + "，" + text[8:]])
+    assert found.held_out == 1
+    assert "100.0 % of its 12-grams of characters stand" in found.line()
+    assert compared([text], ["他说" + text[:13]]).held_out == pytest.approx(2 / 4)
+    # A run is of what it begins with: 4 of "Anna said ..." (8 words or more) and 4 of characters.
+    mixed = compared([f"Anna said b c {text}"], [f"Anna said b d {text}"])
+    assert mixed.held_out == pytest.approx(4 / 8)
+    assert not mixed.characters
     assert compared([f"{text}。{text}。"], []).repeated == 0.5
     thai = "ภาษาไทยเป็นภาษาที่มีระดับเสียง"
     assert compared([thai], [thai]).held_out == 1

@@ -1,6 +1,8 @@
 """Kneser-Ney n-grams: by hand, beside a plain version with dictionaries, and on files."""
 
 import math
+import os
+import signal
 from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from plmctl.corpus.store import MixedStore, TokenStore
 from plmctl.counting.ngrams import NGrams, depths_of, ngrams_of
+from tests.processes import forked
 
 SEPARATOR = 5
 
@@ -184,6 +187,31 @@ def test_the_file_is_read_again_or_counted_again(tmp_path: Path) -> None:
     again = ngrams_of(store_on_disk, SEPARATOR, lines.append)
     assert len(lines) == 3
     np.testing.assert_array_equal(again.orders[-1].counts, first.orders[-1].counts)
+
+
+def test_a_store_that_changed_is_counted_again(tmp_path: Path) -> None:
+    store_on_disk = replace(TokenStore.from_lists(DOCUMENTS, 6), path=tmp_path, digest="of it")
+    lines: list[str] = []
+    ngrams_of(store_on_disk, SEPARATOR, lines.append)
+    other = replace(TokenStore.from_lists(DOCUMENTS[1:], 6), path=tmp_path, digest="of another")
+    assert ngrams_of(other, SEPARATOR, lines.append).tokens == 10
+    assert len(lines) == 2
+
+
+def test_a_kill_while_counting_leaves_no_half_file(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    store_on_disk = replace(TokenStore.from_lists(DOCUMENTS, 6), path=folder, digest="of it")
+
+    def body() -> None:  # the last that happens before the file has its name
+        ngrams_of(store_on_disk, SEPARATOR, lambda line: os.kill(os.getpid(), signal.SIGKILL))
+
+    assert forked(body, tmp_path / "log").wait() == -signal.SIGKILL
+    lines: list[str] = []
+    grams = ngrams_of(store_on_disk, SEPARATOR, lines.append)
+    assert (grams.tokens, len(lines)) == (16, 1)
+    ngrams_of(store_on_disk, SEPARATOR, lines.append)
+    assert len(lines) == 1
 
 
 def test_real_text(shared_data: Path) -> None:

@@ -826,7 +826,6 @@ MEASURES: dict[str, list[dict]] = {
     "gpt1": [{"name": "clm", **LONG, "separator": "none"}, MINIMAL],
     "gpt2": [
         {"name": "clm", **LONG},
-        {"name": "ngram", **TEXT},
         {"name": "clm", **LONG, "attention": "within"},
         {"name": "bits_per_byte", **TEXT},
         {"name": "perplexity", **TEXT, "stride": 8},
@@ -836,6 +835,7 @@ MEASURES: dict[str, list[dict]] = {
         CHOICE,
         {**KNOWN, "shots": FEW},
         RANKED,
+        {"name": "ngram", **TEXT},
     ],
     "t5": [
         {"name": "span_corruption", **LONG},

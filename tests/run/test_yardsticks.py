@@ -8,6 +8,7 @@ import pytest
 
 from plmctl.config.sections import PretrainLogConfig
 from plmctl.corpus.store import TokenStore
+from plmctl.counting.neighbours import neighbours_of
 from plmctl.counting.ngrams import depths_of, ngrams_of
 from plmctl.objectives.base import get_objective
 from plmctl.run.display import Display, counted_in_words
@@ -25,13 +26,13 @@ TRAIN, VALID = (
 def counted(seq_len: int, train: TokenStore = TRAIN, rows: int | None = None, **fields: Any):
     """What is counted for ``clm`` with these options."""
     log = PretrainLogConfig(ngram=fields.pop("ngram", "auto"))
-    name = fields.pop("name", "clm")
+    name, alone = fields.pop("name", "clm"), fields.pop("alone", {"lm": 6.0, "loss": 6.0})
     objective = get_objective(name)(get_objective(name).Config(name=name, **fields))
     phases = (SimpleNamespace(seq_len=seq_len),)
     config = SimpleNamespace(log=log, train=SimpleNamespace(phases=phases))
     prepared: Any = SimpleNamespace(objective=objective, config=config, vocab=VOCAB)
     text: Any = SimpleNamespace(train=train)
-    return yardsticks(prepared, text, objective.over(VALID, VOCAB, seq_len, 0), rows)
+    return yardsticks(prepared, text, objective.over(VALID, VOCAB, seq_len, 0), rows, alone)
 
 
 @pytest.mark.parametrize("separator", ["end_of_text", "none"])
@@ -57,9 +58,54 @@ def test_each_row_begins_without_context(separator: str, attention: str) -> None
     assert found == {"5-gram": {term: pytest.approx(np.mean(nats)) for term in ("lm", "loss")}}
 
 
+FIELDS: dict[str, dict] = {
+    "mlm": {},
+    "mlm+nsp": {},
+    "mlm+sbo": {"mask_share": 0.4, "random_share": 0.3},
+    "mlm of specials": {"name": "mlm", "mask_specials": True, "packing": "full_sentences"},
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_neighbours_are_those_that_the_network_sees(name: str) -> None:
+    fields = {"name": name, **FIELDS[name]}
+    alone = {"mlm": 4.0, "nsp": 0.7, "loss": 4.7} if name == "mlm+nsp" else {"mlm": 4.0}
+    found = counted(16, alone=alone, **fields)["both neighbours"]
+    one = get_objective(fields["name"])
+    examples = one(one.Config(**fields)).over(VALID, VOCAB, 16, 0)
+    samples = np.arange(len(examples))
+    batch = examples.collate(0 * samples, samples)
+    ids, every = batch.inputs["input_ids"].numpy(), np.arange(VOCAB.size)
+    grams, nats = neighbours_of(TRAIN, VOCAB.size, print), []
+    targets, places = batch.targets["mlm"].tolist(), batch.inputs["positions"].tolist()
+    seen = [int(ids.ravel()[place]) for place in places]
+    shown = [(s, t) for s, t in zip(seen, targets, strict=True) if s != VOCAB.mask]
+    share = (sum(s == t for s, t in shown) + 1) / (len(shown) + 2)
+    for place, stands, target in zip(places, seen, targets, strict=True):
+        if target in (VOCAB.cls, VOCAB.sep):
+            nats.append(0.0)
+            continue
+        row, column = divmod(place, ids.shape[1])
+        sides = [
+            int(ids[row, at]) if 0 <= at < ids.shape[1] and ids[row, at] not in (0, 2, 3, 4) else -1
+            for at in (column - 1, column + 1)
+        ]
+        before, after = (np.full(VOCAB.size, side) for side in sides)
+        given = grams.probabilities(before, every, after)
+        if stands != VOCAB.mask:  # Bayes' rule
+            given = given * (share * (every == stands) + (1 - share) / VOCAB.size)
+            given = given / given.sum()
+        nats.append(-np.log(given[target]))
+    assert found["mlm"] == pytest.approx(np.mean(nats))
+    if name == "mlm+nsp":
+        assert found == {"mlm": found["mlm"], "nsp": 0.7, "loss": pytest.approx(found["mlm"] + 0.7)}
+    else:
+        assert list(found) == ["mlm"]
+
+
 def test_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert counted(16, ngram="none") == {}
-    assert counted(16, name="mlm") == {}
+    assert counted(16, name="deshuffling") == {}
     assert not capsys.readouterr().err
     assert counted(16, train=TokenStore.from_lists([[[6, 7]]], 120)) == {}
     assert "no 5-gram beside the loss: the training text has only 2 tok" in capsys.readouterr().err
