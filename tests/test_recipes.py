@@ -62,6 +62,7 @@ AT_LEAST = {
     "gpt2": 65,
     "gpt3": 145,
     "llama": 25,
+    "modernbert": 22,
     "roberta": 190,
     "spanbert": 185,
     "t5": 546,
