@@ -50,11 +50,11 @@ class DecoderFamily(Family):
 
     OBJECTIVE = "clm"
     HEADS = ("lm",)
-    DROPOUT = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+    DROPOUT: ClassVar[tuple[str, ...]] = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
     SIZE_FIELDS: ClassVar[tuple[str, ...]] = ("n_layer", "n_embd")
     WIDTH = ("n_embd", "n_head", "")
     POSITIONS = "n_positions"
-    LORA_TARGETS = ("c_attn",)
+    LORA_TARGETS: ClassVar[tuple[str, ...]] = ("c_attn",)
     POOLS = False  # a text's last token alone has seen all of it
     ADVICE = Advice(lr=5e-3, beta2=0.95)
 

@@ -56,7 +56,7 @@ class LlamaFamily(EndOfTextFamily):
     """Llama's network."""
 
     TOKENIZER = LlamaTemplate
-    DROPOUT = ("attention_dropout",)
+    DROPOUT: ClassVar[tuple[str, ...]] = ("attention_dropout",)
     SIZE_FIELDS: ClassVar[tuple[str, ...]] = (
         "num_hidden_layers",
         "hidden_size",
@@ -76,7 +76,7 @@ class LlamaFamily(EndOfTextFamily):
     }
     WIDTH = ("hidden_size", "num_attention_heads", "")
     POSITIONS = "max_position_embeddings"
-    LORA_TARGETS = ("q_proj", "v_proj")
+    LORA_TARGETS: ClassVar[tuple[str, ...]] = ("q_proj", "v_proj")
     ADVICE = Advice(lr=5e-3, beta2=0.95)
 
     def network_fields(self, *, vocab_size: int, pad_id: int) -> dict[str, Any]:

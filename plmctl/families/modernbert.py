@@ -81,12 +81,10 @@ class ModernBertTemplate(TokenizerTemplate):
 
     def make(self, model: dict[str, Any]) -> PreTrainedTokenizerFast:
         """See the base class."""
-        tokenizer: Any = super().make(model)
-        ids = {name: tokenizer.convert_tokens_to_ids(name) for name in ("[CLS]", "[SEP]")}
-        whole: PreTrainedTokenizerFast = with_layout(
-            tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", ids
-        )
-        return whole
+        tokenizer = super().make(model)
+        ids = {name: int(tokenizer.vocab[name]) for name in ("[CLS]", "[SEP]")}
+        with_layout(tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", ids)
+        return tokenizer
 
 
 class ModernBert(Family, config=Config):
