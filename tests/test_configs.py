@@ -40,6 +40,9 @@ TOKENIZERS = {
     "gpt1": ("bpe", "gpt1"),
     "gpt2": ("byte_bpe", "gpt2"),
     "gpt3": ("byte_bpe", "gpt2"),
+    "llama": ("byte_bpe", "gpt2"),
+    "modernbert": ("byte_bpe", "modernbert"),
+    "qwen3": ("byte_bpe", "gpt2"),
     "roberta": ("byte_bpe", "roberta"),
     "t5": ("unigram", "t5"),
 }

@@ -61,6 +61,8 @@ AT_LEAST = {
     "gpt1": 175,
     "gpt2": 65,
     "gpt3": 145,
+    "llama": 25,
+    "modernbert": 22,
     "roberta": 190,
     "spanbert": 185,
     "t5": 546,

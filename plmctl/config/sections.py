@@ -219,10 +219,19 @@ class ScheduleConfig(Model):
     code)."""
     warmup: StepsOrShare = StepsOrShare(0)
     """Steps (1000) or share of all steps (6%) of linear rise."""
+    warmup_rule: Literal["replace", "multiply"] = "replace"
+    """polynomial only. replace: the rise stands in place of the decay (BERT's code); multiply: it
+    is a factor on the decay, which begins at step 0 (ELECTRA's code)."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """The schedule ends at this share of the peak."""
     decay: StepsOrShare = StepsOrShare(0.1)
-    """wsd only: length of the linear decay at the end."""
+    """wsd only: length of the decay at the end."""
+    decay_shape: Literal["linear", "1-sqrt"] = "linear"
+    """wsd only: linear, or 1 - sqrt(x) at the share x of the decay, which falls fast at first
+    (ModernBERT)."""
+    cooldown: StepsOrShare = StepsOrShare(0)
+    """All but polynomial: the last steps, in which the rate is also multiplied by a line from 1 to
+    0 (GPT-BERT, after a cosine to a tenth)."""
     decay_until: StepsOrShare = StepsOrShare(1.0)
     """linear, cosine, polynomial: when the final value is reached and then kept: a step, a share
     of all steps, or tokens (GPT-3: 260B tokens of 300B). If any value of the schedule is in tokens,

@@ -60,6 +60,7 @@ _MAX_LOGITS = 1 << 26  # at once: 256 MB
 
 _MASKED = ("mlm",)  # the head of masked models
 
+_WRITE = ("LMHead", "ForCausalLM", "ForConditionalGeneration")  # in the names of classes
 _T5_WINDOW = 512  # positions are relative; the published models were trained with this length
 
 
@@ -393,7 +394,7 @@ class LoadedModel:
                 f"{self.name}: a {model_class} does not generate text",
                 "use a GPT or T5 model; `plmctl predict` fills [MASK] with a masked model",
             )
-        if not any(head in model_class for head in ("LMHead", "ForConditionalGeneration")):
+        if not any(head in model_class for head in _WRITE):
             raise ConfigError(
                 f"{self.name}: a {model_class} has no language-model head",
                 "name the pretrained model from which it was finetuned",

@@ -1,4 +1,4 @@
-"""The GPT families: what GPT-1, GPT-2 and GPT-3 share."""
+"""The causal families: what GPT-1, GPT-2, GPT-3 and Llama share."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class DecoderConfig(LearnedPositionsConfig):
 
 
 class DecoderFamily(Family):
-    """A causal decoder with the fields of GPT-1's and GPT-2's configs; feed-forward 4 * n_embd."""
+    """A causal decoder; the fields are those of GPT-1's and GPT-2's configs."""
 
     OBJECTIVE = "clm"
     HEADS = ("lm",)
-    DROPOUT = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+    DROPOUT: ClassVar[tuple[str, ...]] = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
     SIZE_FIELDS: ClassVar[tuple[str, ...]] = ("n_layer", "n_embd")
     WIDTH = ("n_embd", "n_head", "")
     POSITIONS = "n_positions"
-    LORA_TARGETS = ("c_attn",)
+    LORA_TARGETS: ClassVar[tuple[str, ...]] = ("c_attn",)
     POOLS = False  # a text's last token alone has seen all of it
     ADVICE = Advice(lr=5e-3, beta2=0.95)
 
@@ -68,7 +68,7 @@ class DecoderFamily(Family):
         """Logits at every position.
 
         Args:
-            model: OpenAIGPTLMHeadModel or GPT2LMHeadModel.
+            model: A network with the head ``lm_head``.
             input_ids: [B, T], sequences without padding.
             position_ids: [B, T], from 0 at every position that attention shall not look back from;
                 None: each sequence is one text.
@@ -101,28 +101,11 @@ class Gpt2Template(TokenizerTemplate):
     MAX_LENGTH = 1024
 
 
-class Gpt2Family(DecoderFamily):
-    """GPT-2's network."""
+class EndOfTextFamily(DecoderFamily):
+    """A decoder of texts that end with a token of the kind of GPT-2's <|endoftext|>."""
 
     TOKENIZER = Gpt2Template
-    NETWORK = {
-        # The same function as the published gelu_new, in one fused kernel.
-        "activation_function": "gelu_pytorch_tanh",
-        "layer_norm_epsilon": 1e-5,
-    }
-    # The Auto class of multiple choice does not know it.
-    HEAD_CLASSES = {
-        **DecoderFamily.HEAD_CLASSES,
-        "multiple_choice": "GPT2DoubleHeadsModel",
-    }
     TOKEN_IDS = ("bos_token_id", "eos_token_id")
-
-    @classmethod
-    def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
-        """One class: there is one head."""
-        from transformers import GPT2LMHeadModel
-
-        return GPT2LMHeadModel
 
     @classmethod
     def finetuning_format(cls, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
@@ -133,6 +116,28 @@ class Gpt2Family(DecoderFamily):
             require_tokens(tokenizer, "eos_token")
             known = {str(tokenizer.eos_token): int(tokenizer.eos_token_id)}
         return with_layout(tokenizer, "$A", f"$A {next(iter(known))} $B", known)
+
+
+class Gpt2Family(EndOfTextFamily):
+    """GPT-2's network."""
+
+    NETWORK = {
+        # The same function as the published gelu_new, in one fused kernel.
+        "activation_function": "gelu_pytorch_tanh",
+        "layer_norm_epsilon": 1e-5,
+    }
+    # The Auto class of multiple choice does not know it.
+    HEAD_CLASSES = {
+        **DecoderFamily.HEAD_CLASSES,
+        "multiple_choice": "GPT2DoubleHeadsModel",
+    }
+
+    @classmethod
+    def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
+        """One class: there is one head."""
+        from transformers import GPT2LMHeadModel
+
+        return GPT2LMHeadModel
 
     @classmethod
     def initialize(cls, model: Any) -> None:

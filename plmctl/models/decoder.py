@@ -1,4 +1,4 @@
-"""The hidden states of GPT-1, GPT-2 and GPT-3, for any head."""
+"""The hidden states of causal decoders, for any head."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class FastDecoder(metaclass=ABCMeta):
@@ -26,15 +26,14 @@ def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = N
     """The last hidden states, [B, T, H].
 
     Args:
-        model: Any head on the ``transformer`` of GPT-1 or GPT-2.
+        model: A decoder with any head.
         input_ids: [B, T]. Padding is at the end, where no real token sees it: there is no mask.
         position_ids: [B, T], from 0 at every position that attention shall not look back from;
             None: each row is one text.
     """
-    body = model.transformer
+    body = model.base_model
     embedded: Tensor = model.get_input_embeddings()(input_ids)
-    layers = body.h
-    if isinstance(layers, FastDecoder):
+    if (layers := _fast(body)) is not None:
         return layers.states(body, embedded, position_ids)
     options: dict[str, Any] = {"inputs_embeds": embedded, "position_ids": position_ids}
     if getattr(model.config, "use_cache", None) is not None:
@@ -54,11 +53,15 @@ def states_at(model: Any, input_ids: Tensor, column_B: Tensor) -> Tensor:
         input_ids: [B, T], each row one text.
         column_B: [B] the position.
     """
-    layers = model.transformer.h
-    if isinstance(layers, FastDecoder):
+    body = model.base_model
+    if (layers := _fast(body)) is not None:
         embedded: Tensor = model.get_input_embeddings()(input_ids)
-        return layers.states_at(model.transformer, embedded, column_B)
+        return layers.states_at(body, embedded, column_B)
     return _at(hidden_states(model, input_ids), column_B)
+
+
+def _fast(body: nn.Module) -> FastDecoder | None:
+    return next((part for part in body.children() if isinstance(part, FastDecoder)), None)
 
 
 def cache_parameter(module: Any) -> str:

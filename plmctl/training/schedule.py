@@ -220,7 +220,7 @@ def rate(config: ScheduleConfig, step: int, steps: int) -> float:
             with polynomial, which gives exactly the numbers of BERT's code.
 
     Returns:
-        A factor in [0, 1]; at least ``min_lr_ratio`` after the warm-up.
+        A factor in [0, 1]; at least ``min_lr_ratio`` between the warm-up and ``cooldown``.
     """
     warmup, end = config.warmup.of(steps), config.decay_until.of(steps)
     if config.name == "polynomial":
@@ -230,16 +230,21 @@ def rate(config: ScheduleConfig, step: int, steps: int) -> float:
     # 1 right after the warm-up, 0 from decay_until on
     left = max(0.0, (end - step) / max(end - warmup, 1))
     floor = config.min_lr_ratio
-    return floor + (1 - floor) * _shape(config, step, steps, left)
+    cooled = min(1.0, (steps - step) / max(config.cooldown.of(steps), 1))
+    return cooled * (floor + (1 - floor) * _shape(config, step, steps, left))
 
 
 def _polynomial(config: ScheduleConfig, step: int, warmup: int, end: int) -> float:
-    """google-research/bert, optimization.py: the first update has rate 0, if there is a warm-up."""
-    if step < warmup:
-        return step / warmup
+    """The first update has rate 0, if there is a warm-up.
+
+    Sources: google-research/bert, optimization.py; google-research/electra, model/optimization.py.
+    """
+    rise = min(1.0, step / warmup) if warmup else 1.0
+    if config.warmup_rule == "replace" and step < warmup:
+        return rise
     left = max(0.0, 1 - step / max(end, 1))
     floor: float = config.min_lr_ratio
-    return floor + (1 - floor) * float(left**config.power)
+    return rise * (floor + (1 - floor) * float(left**config.power))
 
 
 def _shape(config: ScheduleConfig, step: int, steps: int, left: float) -> float:
@@ -255,8 +260,9 @@ def _shape(config: ScheduleConfig, step: int, steps: int, left: float) -> float:
         # 1 until the warm-up's end, then 1/sqrt, as the Transformer.
         plateau = max(config.warmup.of(steps), 1)
         return math.sqrt(plateau / max(step + 1, plateau))
-    decay = config.decay.of(steps)  # wsd: warm up, stay, decay linearly over the last steps
-    return min(1.0, (steps - step) / max(decay, 1))
+    decay = config.decay.of(steps)  # wsd: warm up, stay, decay over the last steps
+    left = min(1.0, (steps - step) / max(decay, 1))
+    return left if config.decay_shape == "linear" else 1 - math.sqrt(1 - left)
 
 
 # --- Learning rates by steps or by tokens ---

@@ -87,6 +87,15 @@ def adafactor(p: np.ndarray, g: np.ndarray, s: dict, t: int) -> np.ndarray:
     return p - LR * max(1e-3, rms(p)) * u / max(1.0, rms(u))
 
 
+def stable(p: np.ndarray, g: np.ndarray, s: dict, t: int) -> np.ndarray:
+    """The paper's algorithm 2; a decay that the rate does not multiply."""
+    s["m"] = 0.9 * s.get("m", 0) + 0.1 * g
+    s["v"] = 0.98 * s.get("v", 0) + 0.02 * g * g
+    m, v = s["m"] / (1 - 0.9**t), s["v"] / (1 - 0.98**t)
+    rate = LR / max(1.0, rms(g / np.sqrt(np.maximum(v, 1e-12))))
+    return p * (1 - (0.001 if p.ndim >= 2 else 0)) - rate * m / (np.sqrt(v) + 1e-6)
+
+
 CASES: dict[str, tuple[OptimizerConfig, Rule]] = {
     "adamw": (
         config("adamw", lr=LR, weight_decay=0.1),
@@ -106,6 +115,7 @@ CASES: dict[str, tuple[OptimizerConfig, Rule]] = {
         lambda *a: moments(*a, correct=True, lamb=True),
     ),
     "adagrad": (config("adagrad", lr=LR), adagrad),
+    "stable_adamw": (config("stable_adamw", lr=LR, weight_decay=0.001), stable),
     "adafactor": (config("adafactor", lr=LR), adafactor),
 }
 

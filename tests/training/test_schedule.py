@@ -46,6 +46,37 @@ def test_wsd_stays_and_falls() -> None:
     assert got == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25])
 
 
+def test_wsd_falls_by_the_root_as_modernbert() -> None:
+    """alpha + (1 - alpha)(1 - sqrt(x)), x the share of the decay that is done."""
+    got = rates(8, name="wsd", decay=4, decay_shape="1-sqrt", min_lr_ratio=0.001)
+    roots = [0.001 + 0.999 * (1 - (done / 4) ** 0.5) for done in range(4)]
+    assert got == pytest.approx([1, 1, 1, 1, *roots])
+    assert roots[1] == pytest.approx(0.5005)
+
+
+def test_cosine_cools_down_as_gpt_bert() -> None:
+    """A cosine to a tenth over the whole run; the last steps from there to 0."""
+    got = rates(1000, name="cosine", warmup="1.6%", min_lr_ratio=0.1, cooldown="1.6%")
+    plain = rates(1000, name="cosine", warmup="1.6%", min_lr_ratio=0.1)
+    assert got[:984] == plain[:984]
+    assert got[984:] == pytest.approx([p * (16 - n) / 16 for n, p in enumerate(plain[984:])])
+    assert got[-1] == pytest.approx(0.1 / 16, rel=1e-4)
+
+
+def test_polynomial_multiplies_as_electra() -> None:
+    """lr * (1 - step/T) * min(1, step/warmup): equal to BERT's from the warm-up's end on."""
+    fields = {"name": "polynomial", "warmup": 10_000}
+    electra, bert = (
+        ScheduleConfig.model_validate({**fields, "warmup_rule": rule})
+        for rule in ("multiply", "replace")
+    )
+    for step in (0, 1, 5_000, 9_999, 10_000, 500_000, 999_999):
+        expected = (1 - step / 1e6) * min(1, step / 1e4)
+        assert rate(electra, step, 10**6) == pytest.approx(expected, rel=1e-9)
+        if step >= 10_000:
+            assert rate(electra, step, 10**6) == rate(bert, step, 10**6)
+
+
 def test_constant_and_share() -> None:
     assert rates(4, name="constant", warmup="50%") == [0.5, 1, 1, 1]
 

@@ -74,14 +74,19 @@ def apply_fast_paths(
 
 
 def use_fused_attention(model: PreTrainedModel) -> None:
-    """Let GPT-1 and GPT-2, in place, attend in PyTorch's fused kernel, without reading a mask."""
-    # By name: to import both networks for a model of another kind takes time.
+    """Let decoders, in place, attend in PyTorch's fused kernel, without reading a mask."""
+    # By name: to import their networks for a model of another kind takes time.
     names = {base.__name__ for module in model.modules() for base in type(module).__mro__}
     if names & {"GPT2Model", "OpenAIGPTModel"}:
         with _left_out_if_changed("fused attention"):
             from plmctl.models.fast.decoder import use_fast_decoder
 
             use_fast_decoder(model)
+    if names & {"LlamaModel", "Qwen3Model"}:
+        with _left_out_if_changed("fused attention of rotary decoders"):
+            from plmctl.models.fast.rotary import use_fast_rotary
+
+            use_fast_rotary(model)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:

@@ -34,12 +34,12 @@ require_parameters(GPT2Block.forward, "hidden_states", cache_parameter(GPT2Block
 class _Gpt2Layers(FastDecoder, nn.ModuleList):
     def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
         """The last hidden states, as transformers' own forward computes them."""
-        if not _is_fused(body):  # transformers makes the mask
+        if not is_fused(body):  # transformers makes the mask
             run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
             output: Tensor = run.last_hidden_state
             return output
         mask = None if position_ids is None else block_mask(position_ids)
-        states = body.drop(embedded + body.wpe(_counted(embedded, position_ids)))
+        states = body.drop(embedded + body.wpe(counted(embedded, position_ids)))
         for block in self:
             states = block(states, None, mask)
         normed: Tensor = body.ln_f(states)
@@ -51,9 +51,9 @@ class _Gpt2LayersApart(_Gpt2Layers):
 
     def states_at(self, body: Any, embedded: Tensor, column_B: Tensor) -> Tensor:
         """Three quarters of the top layer, all but keys, values and queries, at one position."""
-        if not _is_fused(body):
+        if not is_fused(body):
             return super().states_at(body, embedded, column_B)
-        rows_B, places_1T = torch.arange(len(column_B)), _counted(embedded, None)
+        rows_B, places_1T = torch.arange(len(column_B)), counted(embedded, None)
         states = body.drop(embedded + body.wpe(places_1T))
         blocks: list[Any] = list(self)
         top = blocks.pop()
@@ -85,19 +85,21 @@ class _Gpt1Layers(FastDecoder, nn.ModuleList):
     def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
         """The last hidden states; transformers' own forward takes no mask for packed rows."""
         mask = None if position_ids is None else block_mask(position_ids)
-        places = body.positions_embed(_counted(embedded, position_ids))
+        places = body.positions_embed(counted(embedded, position_ids))
         states: Tensor = body.drop(embedded + places)
         for block in self:
             states = block(states, mask)[0]
         return states
 
 
-def _is_fused(body: Any) -> bool:
+def is_fused(body: Any) -> bool:
+    """Whether its attention is a fused kernel."""
     attention = str(body.config._attn_implementation)
     return attention == "sdpa" or attention.startswith("plmctl")
 
 
-def _counted(embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+def counted(embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+    """[B, T] or [1, T] the positions of embeddings [B, T, H]."""
     if position_ids is not None:
         return position_ids
     return torch.arange(embedded.shape[1], device=embedded.device)[None]

@@ -15,12 +15,14 @@ from torch.nn.functional import dropout, linear
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
-    GPT2Model,
     OpenAIGPTForSequenceClassification,
-    OpenAIGPTModel,
     PreTrainedModel,
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from plmctl.models.decoder import hidden_states, states_at
 from plmctl.models.encoder import first_tokens_only
@@ -112,7 +114,7 @@ def _first_tokens_only(model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
     return first_tokens_only(model.base_model, inputs)
 
 
-# --- Decoders: the last token of a text (GPT-1, GPT-2 and GPT-3) ---
+# --- Decoders: the last token of a text (GPT, Llama) ---
 #
 # The weights are those of transformers' classes. What is computed between them is here, since
 # theirs takes the last token that is not the padding token, which passes over a text's own
@@ -121,7 +123,9 @@ def _first_tokens_only(model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
 
 def is_decoder(model: Any) -> bool:
     """Whether a network reads from left to right: its heads look at a text's last token."""
-    return isinstance(model.base_model, GPT2Model | OpenAIGPTModel)
+    kind = model.base_model.config.model_type
+    masked = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES  # BERT's can be made causal, too
+    return kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not masked
 
 
 def classify_with_decoder(
@@ -131,7 +135,7 @@ def classify_with_decoder(
     lm_cells: Tensor | None = None,
     options: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Logits of a ``GPT2ForSequenceClassification`` or ``OpenAIGPTForSequenceClassification``.
+    """Logits of a decoder's class ``...ForSequenceClassification``.
 
     Args:
         input_ids: [B, L], or [B, 2, L] for a pair in both orders, whose vectors are added.
