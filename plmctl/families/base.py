@@ -77,6 +77,7 @@ class Family(ABC):
             Heads default to hidden size / 64 and the feed-forward size to 4 * hidden size; an empty
             name has no default. The heads of a size hold for the hidden size of that size.
         NETWORK: Fields of transformers' config that are the same in all networks of the family.
+        UNDECLARED: Fields that its networks' configs take although their class declares none.
         TOKEN_IDS: Fields of transformers' config that get the id of the padding token, or of the
             end-of-text token if the tokenizer has no padding token.
         DROPOUT: The dropout probabilities in transformers' config.
@@ -113,6 +114,7 @@ class Family(ABC):
     SIZE_FIELDS: ClassVar[tuple[str, ...]]
     WIDTH: ClassVar[tuple[str, str, str]] = ("", "", "")
     NETWORK: ClassVar[Mapping[str, Any]] = {}
+    UNDECLARED: ClassVar[tuple[str, ...]] = ()
     TOKEN_IDS: ClassVar[tuple[str, ...]] = ("pad_token_id",)
     DROPOUT: ClassVar[tuple[str, ...]]
     POSITIONS: ClassVar[str] = "max_position_embeddings"
@@ -298,6 +300,7 @@ class Family(ABC):
         config_class: Any = network_class.config_class
         chosen = self.network_fields(vocab_size=vocab_size, pad_id=pad_id)
         known = {field.name for field in fields(config_class)} | _OF_ANY_NETWORK
+        known |= set(self.UNDECLARED)
         for name in chosen:
             if name not in known:
                 raise TypeError(
