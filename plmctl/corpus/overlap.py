@@ -263,8 +263,8 @@ def _runs(words: Hashes, owners: Ints, first: Bools, length: int) -> Hashes:
     """The hashes of the runs of words of one text that begin with certain words."""
     hashes = window_hashes(words, length)
     within: Bools = owners[: len(hashes)] == owners[len(owners) - len(hashes) :]
-    begun: Hashes = hashes[within & first[: len(hashes)]]
-    return begun
+    started: Hashes = hashes[within & first[: len(hashes)]]
+    return started
 
 
 def _sentence_hashes(words: Hashes, alone: Bools, sentences: Ints) -> Hashes:

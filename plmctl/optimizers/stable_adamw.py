@@ -38,11 +38,13 @@ class StableAdamW(Optimizer[Config], config=Config):
 
     def make(self, network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
         """See the base class."""
+        from plmctl.models.sharding import is_sharded
         from plmctl.optimizers._groups import decay_groups
-        from plmctl.optimizers._stable import Stable
+        from plmctl.optimizers._stable import Stable, StableOnGpu
 
         config = self.config
-        return Stable(
+        kind = StableOnGpu if fused and not is_sharded(network) else Stable
+        return kind(
             decay_groups(network, config.weight_decay),
             lr=config.lr,
             betas=config.betas,

@@ -141,6 +141,22 @@ def gpt() -> dict:
     }
 
 
+def llama(family: str = "llama") -> dict:
+    model = {"family": family, "size": "tiny", "hidden_size": 32, "num_attention_heads": 2}
+    return gpt() | {"model": model, "objective": {"name": "clm", "attention": "within"}}
+
+
+def modernbert() -> dict:
+    model = {"family": "modernbert", "size": "tiny", "hidden_size": 32, "num_attention_heads": 2}
+    return pretrain_config("bert") | {
+        "tokenizer": tokenizer("modernbert", "byte_bpe", 300),
+        "model": model,
+        "objective": {"name": "mlm"},
+        "optim": {"name": "stable_adamw"},
+        "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
+    }
+
+
 def elmo() -> dict:
     sizes = {"projection_size": 16, "cell_size": 24}
     return pretrain_config("bert") | {
@@ -159,6 +175,9 @@ OTHERS = {
     "distilbert": distilbert,
     "gpt1": gpt1,
     "gpt3": gpt3,
+    "llama": llama,
+    "qwen3": lambda: llama("qwen3"),
+    "modernbert": modernbert,
     **{
         f"t5-{name}": partial(t5, name)
         for name in registry.names("objectives")

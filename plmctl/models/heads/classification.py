@@ -13,16 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
     AutoModelForSequenceClassification,
     OpenAIGPTForSequenceClassification,
     PreTrainedModel,
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
 
 from plmctl.models.decoder import hidden_states, states_at
 from plmctl.models.encoder import first_tokens_only
@@ -123,9 +121,9 @@ def _first_tokens_only(model: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
 
 def is_decoder(model: Any) -> bool:
     """Whether a network reads from left to right: its heads look at a text's last token."""
-    kind = model.base_model.config.model_type
-    masked = kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES  # BERT's can be made causal, too
-    return kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not masked
+    kind = type(model.base_model.config)
+    masked = kind in MODEL_FOR_MASKED_LM_MAPPING  # BERT's can be made causal, too
+    return kind in MODEL_FOR_CAUSAL_LM_MAPPING and not masked
 
 
 def classify_with_decoder(
