@@ -227,7 +227,8 @@ class LoadedModel:
 
         from plmctl.models.load import load_network
 
-        network: PreTrainedModel = load_network(AutoModelForMaskedLM, self.name).network
+        folder = family_of(self.config).masked_folder(self.name)
+        network: PreTrainedModel = load_network(AutoModelForMaskedLM, folder).network
         return network
 
     # --- Tokens ---

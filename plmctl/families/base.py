@@ -263,6 +263,11 @@ class Family(ABC):
         return tokenizer
 
     @classmethod
+    def masked_folder(cls, folder: str) -> str:
+        """The folder of the network that predicts masked tokens; by default the same one."""
+        return folder
+
+    @classmethod
     def longest_input(cls, network: PreTrainedConfig) -> int | None:
         """Tokens that a network of a folder has positions for; None: any number (T5, ELMo)."""
         rows: int | None = getattr(network, "max_position_embeddings", None)

@@ -96,12 +96,20 @@ class Electra(EncoderFamily, config=Config):
         new_heads: NewHeads | None = None,
         **changes: Any,
     ) -> PreTrainedModel:
-        """See the base class; a folder without a generator gets a new one."""
-        if "rtd" not in loss_terms:
-            return super().load(folder, loss_terms, new_heads=new_heads, **changes)
+        """See the base class."""
         from plmctl.models.electra import ElectraPair
 
-        return ElectraPair.from_folder(folder, new_heads=new_heads, **changes)
+        if "rtd" in loss_terms:
+            return ElectraPair.from_folder(folder, new_heads=new_heads, **changes)
+        masked = cls.masked_folder(folder)
+        return super().load(masked, loss_terms, new_heads=new_heads, **changes)
+
+    @classmethod
+    def masked_folder(cls, folder: str) -> str:
+        """The generator's, in the folder of a discriminator that has one."""
+        from plmctl.models.electra import generator_folder
+
+        return generator_folder(folder) or folder
 
     @staticmethod
     def forward(
@@ -117,7 +125,7 @@ class Electra(EncoderFamily, config=Config):
         """Logits of the generator, and margins of the discriminator.
 
         Args:
-            original_ids: [B, L] before they were masked; None: of a generator alone.
+            original_ids: [B, L] before they were masked; None: of the generator alone.
             draws: [K] in (0, 1], by which the generator's tokens are drawn; 0: none is.
 
         Returns:
@@ -125,16 +133,15 @@ class Electra(EncoderFamily, config=Config):
             rtd: [B, L] the logit of "replaced" where the token is the original one, and minus it
                 where it was replaced: below 0 the discriminator is right.
         """
+        from plmctl.models.electra import ElectraPair, drawn_tokens, replaced_tokens
         from plmctl.models.encoder import encode
 
-        generator = model if original_ids is None else model.generator
+        generator = model.generator if isinstance(model, ElectraPair) else model
         shared = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
         hidden_KH, _ = encode(generator.electra, positions, input_ids=input_ids, **shared)
         transformed_KH = generator.generator_predictions(hidden_KH)
         if original_ids is None or draws is None:
             return {"mlm": project(transformed_KH, generator.generator_lm_head)}
-        from plmctl.models.electra import drawn_tokens, replaced_tokens
-
         logits_KV = generator.generator_lm_head(transformed_KH)
         tokens_K = drawn_tokens(logits_KV, draws)
         ids_BL = replaced_tokens(original_ids, positions, tokens_K, draws > 0)

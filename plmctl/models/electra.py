@@ -98,13 +98,18 @@ class ElectraPair(PreTrainedModel):
         pair = cls(config)
         read = load_network(ElectraForPreTraining, folder, new_heads=new_heads, **changes)
         pair.discriminator = read.network
-        inner = Path(hub.local(folder)) / GENERATOR
-        if inner.is_dir():
-            pair.generator = load_network(ElectraForMaskedLM, str(inner), **changes).network
+        if (inner := generator_folder(folder)) is not None:
+            pair.generator = load_network(ElectraForMaskedLM, inner, **changes).network
         else:
             report_or_refuse(folder, pair, [GENERATOR], new_heads)
         pair.share_embeddings()
         return pair
+
+
+def generator_folder(folder: str) -> str | None:
+    """The generator in the folder of a discriminator; None: it has none."""
+    inner = Path(hub.local(folder)) / GENERATOR
+    return str(inner) if inner.is_dir() else None
 
 
 def drawn_tokens(logits_KV: Tensor, draws_K: Tensor) -> Tensor:
