@@ -56,6 +56,7 @@ AT_LEAST = {
     "babylm": 210,
     "bert": 460,
     "distilbert": 80,
+    "electra": 38,
     "elmo": 70,
     "eval": 16,
     "gpt1": 175,

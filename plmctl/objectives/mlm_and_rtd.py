@@ -118,10 +118,10 @@ class ReplacedRows(MaskedRows[Config]):
 
         outputs = network(**batch.inputs)
         right = score_sums(outputs, {"mlm": batch.targets["mlm"]})["mlm/correct"]
-        found = (outputs["rtd"] < 0) & (batch.targets["rtd"] != IGNORE)
+        judged = (outputs["rtd"] < 0) & (batch.targets["rtd"] != IGNORE)
         return _sums(outputs, batch) | {
             "mlm/correct": right,
-            "rtd/correct": found.sum().to(right.dtype),
+            "rtd/correct": judged.sum().to(right.dtype),
         }
 
 

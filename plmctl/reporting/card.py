@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # The end of the class name of a network: its auto class, and its pipeline tag.
 _LOADED_AS = {
+    "ElectraForPreTraining": ("AutoModelForPreTraining", None),
     "ElmoForPreTraining": ("AutoModelForPreTraining", None),
     "ForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
     "ForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),

@@ -157,6 +157,15 @@ def modernbert() -> dict:
     }
 
 
+def electra() -> dict:
+    model = BERT | {"family": "electra", "embedding_size": 16, "hidden_dropout_prob": 0.1}
+    return pretrain_config("bert") | {
+        "model": model,
+        "objective": {"name": "mlm+rtd"},
+        "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
+    }
+
+
 def elmo() -> dict:
     sizes = {"projection_size": 16, "cell_size": 24}
     return pretrain_config("bert") | {
@@ -178,6 +187,7 @@ OTHERS = {
     "llama": llama,
     "qwen3": lambda: llama("qwen3"),
     "modernbert": modernbert,
+    "electra": electra,
     **{
         f"t5-{name}": partial(t5, name)
         for name in registry.names("objectives")
