@@ -110,7 +110,7 @@ class Family(ABC):
     OBJECTIVE: ClassVar[str]
     TOKENIZER: ClassVar[type[TokenizerTemplate]]
     HEADS: ClassVar[tuple[str, ...]]
-    SIZES: ClassVar[Mapping[str, tuple[int, ...]]]
+    SIZES: ClassVar[Mapping[str, tuple[float, ...]]]
     SIZE_FIELDS: ClassVar[tuple[str, ...]]
     WIDTH: ClassVar[tuple[str, str, str]] = ("", "", "")
     NETWORK: ClassVar[Mapping[str, Any]] = {}

@@ -48,8 +48,6 @@ class ElectraPair(PreTrainedModel):
     base_model_prefix = "discriminator"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    # transformers ties what it names; here the module is one.
-    _tied_weights_keys = None
 
     def __init__(self, config: ElectraConfig) -> None:
         super().__init__(config)
