@@ -39,6 +39,7 @@ MEASURES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "minimal_pairs": (("bert", "gpt2", "t5", "elmo"), ITEMS),
     "mlm": (("bert",), LONG),
     "multiple_choice": (("gpt2", "t5"), {**ITEMS, "template": "{question}", "answer": "right"}),
+    "ngram": ((), {}),  # no network
     "nsp": ((), {}),  # its loss is scored as every other in the test of objectives
     "perplexity": (("gpt2",), {**TEXT, "max_bytes": 90}),
     "prefix_lm": (("t5",), LONG),

@@ -338,6 +338,7 @@ TOKENIZERS: dict[str, dict] = {
     "albert": {"algorithm": "unigram", "family": "albert", "vocab_size": 300},
     "t5": {"algorithm": "unigram", "family": "t5", "vocab_size": 320, "sentinels": 20},
     "elmo": {"algorithm": "word", "family": "elmo", "vocab_size": 200},
+    "modernbert": {"algorithm": "byte_bpe", "family": "modernbert", "vocab_size": 500},
 }
 
 
@@ -403,6 +404,7 @@ FAMILY_OF = {"bert-cased": "bert"}
 COMPUTE = {"device": "cpu", "precision": "fp32", "threads": 1, "workers": 0}
 ENCODER = {"hidden_size": 32, "num_attention_heads": 2, "initializer_range": 0.1}
 DECODER = {"n_embd": 32, "n_head": 2, "n_positions": 64, "initializer_range": 0.1}
+ROTARY = {"hidden_size": 32, "num_attention_heads": 2, "initializer_range": 0.1}
 SMALL: dict[str, dict] = {
     "bert": {**ENCODER, "family": "bert"},
     "roberta": {**ENCODER, "family": "roberta"},
@@ -414,6 +416,10 @@ SMALL: dict[str, dict] = {
     "gpt3": {**DECODER, "family": "gpt3"},
     "t5": {"family": "t5", "version": "v1.1", "d_model": 32, "num_heads": 2, "d_ff": 48},
     "elmo": {"family": "elmo", "projection_size": 16, "cell_size": 24},
+    "electra": {**ENCODER, "family": "electra", "embedding_size": 16},
+    "llama": {**ROTARY, "family": "llama", "num_key_value_heads": 1},
+    "modernbert": {**ROTARY, "family": "modernbert"},
+    "qwen3": {**ROTARY, "family": "qwen3"},
 }
 """Tiny networks, with weights so large that they learn in a few steps."""
 
@@ -512,6 +518,7 @@ OBJECTIVES: dict[str, tuple[str, str, dict, dict]] = {
     "mlm+sop, skip": ("albert", "albert", {"single_sentence": "skip", "unit": "token"}, MIXED),
     "mlm+sbo": ("bert-cased", "spanbert", {}, LINES),
     "mlm+sbo, long": ("bert-cased", "spanbert", {"rate": 0.4, "span_p": 0.1}, MIXED),
+    "mlm+rtd": ("bert", "electra", {}, LINES),
     "distillation": ("bert", "distilbert", {"teacher": "bert/model"}, LINES),
     "distillation, plain": (
         "bert",
@@ -586,6 +593,10 @@ PROOFS: dict[str, tuple[str, str]] = {
     "gpt3": ("gpt2", "lines.txt"),
     "t5": ("t5", "mixed.jsonl"),
     "elmo": ("elmo", "lines.txt"),
+    "electra": ("bert", "lines.txt"),
+    "llama": ("gpt2", "mixed.jsonl"),
+    "modernbert": ("modernbert", "lines.txt"),
+    "qwen3": ("gpt2", "lines.txt"),
 }
 """By config: the tokenizer and the text."""
 CHANGED: dict[str, list[str]] = {
@@ -642,6 +653,10 @@ RUNS: dict[str, dict] = {
     "prefix_lm": {"schedule": {"name": "constant"}},
     "deshuffling": {},
     "bilm, sampled": {},
+    "mlm+rtd": {
+        "optim": {"name": "stable_adamw"},
+        "schedule": {"name": "polynomial", "warmup": 3, "warmup_rule": "multiply"},
+    },
 }
 """By name in ``OBJECTIVES`` or ``TRAIN``: changes of the config."""
 
