@@ -147,7 +147,7 @@ def test_fewer_merges_than_asked_for_are_told(command: Cli) -> None:
         (["vocab_size=101", "limit_alphabet=100"], 2, "vocab_size: 101 is too small"),
         (["special_tokens=[[MASK]]"], 2, "special_tokens"),
         (["special_tokens=['[MASK]']"], 2, "'[MASK]' is there twice"),
-        (["family=gpt2"], 2, "expected bert or distilbert or spanbert with algorithm"),
+        (["family=gpt2"], 2, "expected bert or distilbert or electra or spanbert with algorithm"),
         (["algorithm=bpe"], 2, "expected gpt1 with algorithm bpe"),
         (["data.train=[nothing.txt]"], 3, "nothing.txt: no such file"),
         (["max_memory=900TB", "data.max_bytes=900TB"], 0, ""),
