@@ -107,6 +107,7 @@ def fitting_pairs() -> list[tuple[str, str]]:
         if get_family(family).fits(
             get_objective(objective).LOSS_TERMS,
             encoder_decoder=get_objective(objective).ENCODER_DECODER,
+            both_sides=get_objective(objective).BOTH_SIDES,
         )
     ]
 

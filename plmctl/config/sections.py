@@ -608,6 +608,17 @@ class RateSchedule(Model):
     """The rate of the last step, and of validation."""
 
 
+def rate_at(rate: float | RateSchedule, done: float) -> float:
+    """The masking rate of a step.
+
+    Args:
+        done: 0 at the first step of the run, 1 at the last.
+    """
+    if isinstance(rate, float):
+        return rate
+    return (1 - done) * rate.start + done * rate.end
+
+
 class MaskingConfig(ObjectiveConfig):
     """How tokens are chosen and replaced (BERT's published rule by default)."""
 
@@ -652,14 +663,8 @@ class MaskingConfig(ObjectiveConfig):
         return self
 
     def rate_at(self, done: float) -> float:
-        """The masking rate of a step.
-
-        Args:
-            done: 0 at the first step of the run, 1 at the last.
-        """
-        if isinstance(self.rate, float):
-            return self.rate
-        return (1 - done) * self.rate.start + done * self.rate.end
+        """The masking rate of a step: see the function."""
+        return rate_at(self.rate, done)
 
     def pass_of(self, epoch: int) -> int:
         """The number of the set of pairs and masks that an epoch uses."""

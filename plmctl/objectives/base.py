@@ -43,19 +43,23 @@ class Objective(ABC, Generic[C]):
         LOSS_TERMS: Names of the terms of the loss; the network needs a head for each.
         TOKENS: Fields of ``Vocab`` that it requires.
         ENCODER_DECODER: Whether it requires a network with an encoder and a decoder.
+        BOTH_SIDES: Whether a causal network sees both sides of each position meanwhile.
         PAIRS: Whether it learns from pairs of segments of a document.
         SAMPLES: What the samples of a run show, which ``sample`` makes; None: a run has none.
         COUNTED: What is counted, besides frequencies, to say which loss a network must beat in
             the first term: see ``run.yardsticks``.
+        TARGETS_AFTER: How far behind the ``positions`` of a batch its targets are.
     """
 
     Config: ClassVar[type[ObjectiveConfig]]
     LOSS_TERMS: ClassVar[tuple[str, ...]]
     TOKENS: ClassVar[tuple[str, ...]] = ()
     ENCODER_DECODER: ClassVar[bool] = False
+    BOTH_SIDES: ClassVar[bool] = False
     PAIRS: ClassVar[bool] = False
     SAMPLES: ClassVar[SampleKind | None] = None
     COUNTED: ClassVar[Literal["ngrams", "neighbours"] | None] = None
+    TARGETS_AFTER: ClassVar[int] = 0
 
     def __init_subclass__(cls, config: type[ObjectiveConfig] | None = None) -> None:
         """Set ``Config``; base classes of several objectives have none."""

@@ -135,6 +135,12 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
         network = _config_of_folder(family, config.model.init_from, network.model_type)
     _check_sharded(config, family)
     _check_checkpointing(config.compute, family)
+    if objective.BOTH_SIDES and config.compute.attention == "flash_attention_2":
+        raise ConfigError(
+            f"compute.attention: flash_attention_2 is not supported for {config.objective.name}, "
+            "in which a decoder sees both sides",
+            "use auto, which is as fast",
+        )
     return Outline(config, family, objective, vocab, network)
 
 
@@ -148,12 +154,20 @@ def _check_objective(family: Family, name: str) -> None:
     fitting = [
         each
         for each, one in members.items()
-        if family.fits(one.LOSS_TERMS, encoder_decoder=one.ENCODER_DECODER)
+        if family.fits(
+            one.LOSS_TERMS, encoder_decoder=one.ENCODER_DECODER, both_sides=one.BOTH_SIDES
+        )
     ]
     if name in fitting:
         return
     hint = f"objectives that fit it: {', '.join(fitting)}"
     needed, two = get_objective(name).LOSS_TERMS, get_objective(name).ENCODER_DECODER
+    if set(needed) <= set(family.HEADS) and two == family.ENCODER_DECODER:
+        raise ConfigError(
+            f"objective.name: {name} needs a decoder that can see both sides of each position; the "
+            f"family {family.name} cannot",
+            hint,
+        )
     if set(needed) <= set(family.HEADS):
         stacks = "one stack of layers", "an encoder and a decoder"
         raise ConfigError(

@@ -19,7 +19,7 @@ from plmctl.errors import PlmError
 from plmctl.run.display import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from plmctl.corpus.prepared import PreparedText
     from plmctl.models.base import StoreExamples
@@ -120,34 +120,38 @@ def _neighbours(
     prepared: Prepared, text: PreparedText, valid: StoreExamples, rows: int | None
 ) -> float:
     term, vocab = prepared.objective.LOSS_TERMS[0], prepared.vocab
-    parts = [_around(batch, term, vocab) for batch in _batches(prepared, valid, rows)]
-    before, seen, after, targets = np.concatenate(parts, axis=1)
-    given = _given(neighbours_of(text.train, vocab.size, say), (before, seen, after), targets)
+    after = prepared.objective.TARGETS_AFTER
+    parts = [_around(batch, term, vocab, after) for batch in _batches(prepared, valid, rows)]
+    *around, targets = np.concatenate(parts, axis=1)
+    given = _given(neighbours_of(text.train, vocab.size, say), around, targets)
     # [CLS] and [SEP], which RoBERTa may predict, are known by their places.
     given[np.isin(targets, _ids(vocab.cls, vocab.sep))] = 1
     return float(-np.log(given).mean())
 
 
-def _around(batch: Batch, term: str, vocab: Vocab) -> Ints:
+def _around(batch: Batch, term: str, vocab: Vocab, after: int) -> Ints:
     """[4, K] the token before each target, what stands in its place, the one after it, and it.
 
     A neighbour is what the network sees: masked or special it is not known, which is -1. A place
-    that is masked is -1 too.
+    that is masked is -1 too. A target is ``after`` tokens behind its position.
     """
     ids, targets = batch.inputs["input_ids"].numpy(), batch.targets[term].numpy()
     places = batch.inputs["positions"].numpy()[targets != IGNORE]
     seen = np.where(ids == vocab.mask, -1, ids)
+    row, column = np.divmod(places, ids.shape[1])
     known = np.where(np.isin(ids, _ids(vocab.mask, vocab.cls, vocab.sep, vocab.pad)), -1, ids)
-    sides = np.pad(known, ((0, 0), (1, 1)), constant_values=-1)
-    around = (sides[:, :-2], seen, sides[:, 2:])
-    return np.stack([*(side.ravel()[places] for side in around), targets[targets != IGNORE]])
+    sides = np.pad(known, ((0, 0), (1, 1 + after)), constant_values=-1)
+    shown = np.pad(seen, ((0, 0), (0, after)), constant_values=-1)
+    column = column + after
+    around = sides[row, column], shown[row, column], sides[row, column + 2]
+    return np.stack([*around, targets[targets != IGNORE]])
 
 
 def _ids(*ids: int | None) -> list[int]:
     return [one for one in ids if one is not None]
 
 
-def _given(counted: Neighbours, around: tuple[Ints, Ints, Ints], targets: Ints) -> Floats:
+def _given(counted: Neighbours, around: Sequence[Ints], targets: Ints) -> Floats:
     """[K] the probability of each target.
 
     A token that stands in its place is the target or a random one, all of them alike. Which, is

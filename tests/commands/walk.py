@@ -98,7 +98,8 @@ def configure(family: type[Family], objective: str | None, folder: str, bert: st
         write(f"{folder}/pretrain.yaml", settings)
         return f"{folder}/pretrain.yaml"
     done(*proposal, "--family", family.name)
-    done("train-tokenizer", f"{folder}/tokenizer.yaml", "vocab_size=400")
+    mask = ('special_tokens=["<mask>"]',) if own.BOTH_SIDES else ()
+    done("train-tokenizer", f"{folder}/tokenizer.yaml", "vocab_size=400", *mask)
     if objective is not None:
         config = Path(folder, "pretrain.yaml")
         text = config.read_text(encoding="utf-8")

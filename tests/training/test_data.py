@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
 from plmctl.models.batch import Batch
-from plmctl.objectives.clm import CausalLM, Config, Windows
+from plmctl.objectives.clm import CausalLM, CausalWindows, Config
 from plmctl.training.data import (
     Grouped,
     Mixture,
@@ -403,7 +403,7 @@ def test_statistics_show_the_shares(name: str) -> None:
     assert mixture.example(0, 3).note.endswith(("[web]", "[books]", "[wiki]"))
 
 
-class Halved(Windows):
+class Halved(CausalWindows):
     """A step whose part counts for half of the loss."""
 
     weights: ClassVar = {"lm": 0.5}
