@@ -612,11 +612,16 @@ def rate_at(rate: float | RateSchedule, done: float) -> float:
     """The masking rate of a step.
 
     Args:
-        done: 0 at the first step of the run, 1 at the last.
+        done: 0 at the first step of the run, 1 at the last: ``progress_at``.
     """
     if isinstance(rate, float):
         return rate
     return (1 - done) * rate.start + done * rate.end
+
+
+def progress_at(step: int, steps: int) -> float:
+    """How much of a run is done at a step: 0 at the first, 1 at the last."""
+    return step / max(steps - 1, 1)
 
 
 class MaskingConfig(ObjectiveConfig):

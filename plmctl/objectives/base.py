@@ -52,12 +52,12 @@ class Objective(ABC, Generic[C]):
     """
 
     Config: ClassVar[type[ObjectiveConfig]]
-    LOSS_TERMS: ClassVar[tuple[str, ...]]
-    TOKENS: ClassVar[tuple[str, ...]] = ()
-    ENCODER_DECODER: ClassVar[bool] = False
-    BOTH_SIDES: ClassVar[bool] = False
+    LOSS_TERMS: tuple[str, ...]
+    TOKENS: tuple[str, ...] = ()
+    ENCODER_DECODER: bool = False
+    BOTH_SIDES: bool = False
     PAIRS: ClassVar[bool] = False
-    SAMPLES: ClassVar[SampleKind | None] = None
+    SAMPLES: SampleKind | None = None
     COUNTED: ClassVar[Literal["ngrams", "neighbours"] | None] = None
     TARGETS_AFTER: ClassVar[int] = 0
 
@@ -69,6 +69,11 @@ class Objective(ABC, Generic[C]):
 
     def __init__(self, config: C) -> None:
         self.config = config
+
+    @property
+    def first_term(self) -> str:
+        """The loss term that says most of a network: of the tokens."""
+        return self.LOSS_TERMS[0]
 
     @abstractmethod
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> StoreExamples:

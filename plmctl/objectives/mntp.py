@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from plmctl.arrays import IGNORE, Bools, Ints
-from plmctl.config.sections import MaskRate, RateSchedule, rate_at
+from plmctl.config.sections import MaskRate, RateSchedule, progress_at, rate_at
 from plmctl.errors import ConfigError
 from plmctl.examples.inspection import (
     Example,
@@ -130,10 +130,10 @@ class MaskedWindows(Windows[Config]):
         self.key = int(fold(seed, stream("mask")))
         self.rate = rate_at(self.config.rate, 1.0)
 
-    def at_progress(self, done: float) -> Self:
+    def at_step(self, step: int, steps: int) -> Self:
         """The same windows, masked at the rate of a step."""
         changed = copy(self)
-        changed.rate = rate_at(self.config.rate, done)
+        changed.rate = rate_at(self.config.rate, progress_at(step, steps))
         return changed
 
     def collate(self, epochs: Ints, samples: Ints) -> Batch:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plmctl import registry
-from plmctl.config.base import ModelConfig
+from plmctl.config.base import ModelConfig, ObjectiveConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError
 from plmctl.families.base import Family, family_of, make_family, refuse_longer
 from plmctl.folders import check_model
-from plmctl.objectives.base import get_objective, make_objective
+from plmctl.objectives.base import Objective, get_objective, make_objective
 from plmctl.optimizers.base import get_optimizer
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig, RunConfig
@@ -58,7 +58,7 @@ def check_parts(config: PretrainConfig) -> None:
     Raises:
         ConfigError: As ``preflight``.
     """
-    _check_objective(make_family(config.model), config.objective.name)
+    _check_objective(make_family(config.model), make_objective(config.objective))
     if config.model.init_from is not None:
         check_model(config.model.init_from)
     Encoder(config.tokenizer, config.data.words)
@@ -114,7 +114,7 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
             network does not support what the config requires of it; the tokenizer lacks a token.
     """
     family, objective = make_family(config.model), make_objective(config.objective)
-    _check_objective(family, config.objective.name)
+    _check_objective(family, objective)
     _check_tokens(config, family, vocab)
     _check_numbers(config.model)
     import torch
@@ -144,31 +144,25 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
     return Outline(config, family, objective, vocab, network)
 
 
-def _check_objective(family: Family, name: str) -> None:
+def _check_objective(family: Family, objective: Objective[ObjectiveConfig]) -> None:
     """Refuse an objective that the family has no heads for.
 
     Raises:
         ConfigError: With the objectives that the family supports.
     """
-    members = {one: get_objective(one) for one in registry.names("objectives")}
-    fitting = [
-        each
-        for each, one in members.items()
-        if family.fits(
-            one.LOSS_TERMS, encoder_decoder=one.ENCODER_DECODER, both_sides=one.BOTH_SIDES
-        )
-    ]
-    if name in fitting:
+    if _fits(family, objective):
         return
+    members = {one: get_objective(one) for one in registry.names("objectives")}
+    fitting = [name for name, one in members.items() if one.LOSS_TERMS and _fits(family, one)]
     hint = f"objectives that fit it: {', '.join(fitting)}"
-    needed, two = get_objective(name).LOSS_TERMS, get_objective(name).ENCODER_DECODER
-    if set(needed) <= set(family.HEADS) and two == family.ENCODER_DECODER:
+    name, needed, two = objective.config.name, objective.LOSS_TERMS, objective.ENCODER_DECODER
+    if not set(needed) <= set(family.HEADS):
         raise ConfigError(
-            f"objective.name: {name} needs a decoder that can see both sides of each position; the "
-            f"family {family.name} cannot",
+            f"objective.name: {name} needs heads for {' and '.join(needed)}; "
+            f"the family {family.name} has {' and '.join(family.HEADS)}",
             hint,
         )
-    if set(needed) <= set(family.HEADS):
+    if two != family.ENCODER_DECODER:
         stacks = "one stack of layers", "an encoder and a decoder"
         raise ConfigError(
             f"objective.name: {name} needs {stacks[two]}; "
@@ -176,9 +170,19 @@ def _check_objective(family: Family, name: str) -> None:
             hint,
         )
     raise ConfigError(
-        f"objective.name: {name} needs heads for {' and '.join(needed)}; "
-        f"the family {family.name} has {' and '.join(family.HEADS)}",
+        f"objective.name: {name} needs a decoder that can see both sides of each position; the "
+        f"family {family.name} cannot",
         hint,
+    )
+
+
+def _fits(
+    family: Family, objective: Objective[ObjectiveConfig] | type[Objective[ObjectiveConfig]]
+) -> bool:
+    return family.fits(
+        objective.LOSS_TERMS,
+        encoder_decoder=objective.ENCODER_DECODER,
+        both_sides=objective.BOTH_SIDES,
     )
 
 

@@ -71,7 +71,7 @@ def yardsticks(
     except (PlmError, OSError, MemoryError) as error:
         say(f"no {name} beside the loss: {error or 'out of memory'}")
         return {}
-    term = prepared.objective.LOSS_TERMS[0]
+    term = prepared.objective.first_term
     losses = {**alone, term: loss}
     if "loss" in alone:
         losses["loss"] += valid.weights[term] * (loss - alone[term])
@@ -119,7 +119,7 @@ def _running_text(batch: Batch) -> tuple[Ints, Bools]:
 def _neighbours(
     prepared: Prepared, text: PreparedText, valid: StoreExamples, rows: int | None
 ) -> float:
-    term, vocab = prepared.objective.LOSS_TERMS[0], prepared.vocab
+    term, vocab = prepared.objective.first_term, prepared.vocab
     after = prepared.objective.TARGETS_AFTER
     parts = [_around(batch, term, vocab, after) for batch in _batches(prepared, valid, rows)]
     *around, targets = np.concatenate(parts, axis=1)

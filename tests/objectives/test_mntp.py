@@ -137,7 +137,7 @@ def test_the_state_before_a_masked_token_predicts_it(store: TokenStore, attentio
 
 def test_the_rate_falls_over_the_run(store: TokenStore) -> None:
     examples = make_examples("mntp", store, VOCAB, 64)
-    assert [examples.at_progress(done).rate for done in (0, 0.5, 1)] == pytest.approx(
+    assert [examples.at_step(step, 3).rate for step in range(3)] == pytest.approx(
         [0.3, 0.225, 0.15]
     )
     assert examples.rate == 0.15  # of validation
