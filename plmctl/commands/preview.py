@@ -107,7 +107,7 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     _check_batch(batch, config)
     steps = course(config.train)
     phase = bisect_right(steps.begins, batch - 1) - 1
-    source, size = sources[phase], config.train.batch_size
+    source, size = sources[phase], config.train.batch_sizes[phase]
     within = batch - 1 - steps.begins[phase]
     source = source.at_step(batch - 1, steps.steps)
     noted = Path(config.run) / "divergence" / f"step-{batch:06d}.json"
@@ -154,7 +154,8 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
     plan = plan_of(config, make_accelerator(config.compute))
     if steps > plan.steps:
         raise ConfigError(f"--digest {steps}: the run has {plan.steps:,} steps")
-    digests = list(step_digests(plan, steps, world=1, micro=config.train.batch_size))
+    largest = max(phase.slicing.batch_size for phase in plan.phases)
+    digests = list(step_digests(plan, steps, world=1, micro=largest))
     whole = hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
     rows = [(f"{number:,}", digest) for number, digest in enumerate(digests, start=1)]
     table = rows_table(f"the examples of {steps:,} steps: {whole}", ("step", "hash"), rows)

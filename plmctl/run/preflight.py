@@ -215,10 +215,11 @@ def check_machine(config: RunConfig, outline: Outline | None = None) -> None:
         ConfigError: With what is needed and what there is.
     """
     if isinstance(config, PretrainConfig):
-        lengths = [phase.seq_len for phase in config.train.phases]
+        batches = zip(config.train.batch_sizes, config.train.phases, strict=True)
+        most = max(batch * phase.seq_len for batch, phase in batches)
     else:
-        lengths = [config.train.max_length]
-    ids = 8.0 * config.train.batch_size * max(lengths)
+        most = config.train.batch_size * config.train.max_length
+    ids = 8.0 * most
     _check_memory("train.batch_size: the ids of a step", ids, "use a smaller batch")
     if outline is not None and outline.config.model.init_from is None:
         _check_weights(outline)
@@ -237,9 +238,11 @@ def _check_processes(config: RunConfig) -> None:
                 f"{key}: {wanted:,} processes, and this machine has {cpus} CPUs",
                 f"use {_PROCESSES_PER_CPU * cpus} or fewer; auto is right for most runs",
             )
-    ramp = config.train.batch_ramp if isinstance(config, PretrainConfig) else None
-    key = "train.batch_size" if ramp is None else "train.batch_ramp.start"
-    smallest = config.train.batch_size if ramp is None else ramp.start
+    key, smallest = "train.batch_size", config.train.batch_size
+    if isinstance(config, PretrainConfig):
+        smallest, ramp = min(config.train.batch_sizes), config.train.batch_ramp
+        if ramp is not None:
+            key, smallest = "train.batch_ramp.start", ramp.start
     processes = launch.world_size(config.launch, config.compute.device)
     if smallest < processes:
         raise ConfigError(
