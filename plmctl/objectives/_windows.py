@@ -8,9 +8,11 @@ text before it is unrelated (GPT-3, appendix B). GPT-1 has contiguous text and n
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
+from pydantic import Field
 
 from plmctl.arrays import IGNORE, Ints
 from plmctl.config.base import ObjectiveConfig
@@ -20,10 +22,12 @@ from plmctl.examples.packing import DocumentStream, document_edges
 from plmctl.objectives.base import Objective, ObjectiveExamples
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
     from plmctl.corpus.store import TokenStore
     from plmctl.models.batch import Batch
+    from plmctl.models.network import Network
     from plmctl.tokenization.load import Vocab
 
 
@@ -39,6 +43,10 @@ class WindowConfig(ObjectiveConfig):
     end-of-text token before it, at position 0, as a text that is scored does; with
     `separator: none` its first token is not predicted. Attention needs a mask of seq_len squared
     bytes per row, and kernels that take one."""
+
+    z_loss: float = Field(default=0.0, ge=0)
+    """Weight of the squared logarithm of the softmax's normalizer, added to the loss of every
+    target (GPT-BERT: 1e-4); logged as a separate loss term. 0: no z-loss."""
 
 
 W = TypeVar("W", bound=WindowConfig, covariant=True)
@@ -88,6 +96,7 @@ class Windows(ObjectiveExamples[W]):
     ) -> None:
         super().__init__(objective, store)
         self.seq_len, self.end_of_text = seq_len, end_of_text
+        self._options = {"both_sides": True} if objective.BOTH_SIDES else {}
         self.within = self.config.attention == "within"
         separated = self.end_of_text is not None
         starts = cached_array(
@@ -107,6 +116,16 @@ class Windows(ObjectiveExamples[W]):
         """Windows in an epoch."""
         return max(0, len(self.stream) - 1) // self.seq_len
 
+    @property
+    def loss_terms(self) -> tuple[str, ...]:
+        """The cross-entropy, and the z-loss if it has a weight."""
+        return ("lm", "z_loss") if self.config.z_loss else ("lm",)
+
+    @property
+    def counted_terms(self) -> tuple[str, ...]:
+        """The loss terms without z_loss."""
+        return ("lm",)
+
     def collate(self, epochs: Ints, samples: Ints) -> Batch:
         """The windows ``samples``, the same in every epoch.
 
@@ -116,7 +135,7 @@ class Windows(ObjectiveExamples[W]):
 
         Returns:
             inputs: input_ids [B, T], and within documents position_ids [B, T], which begin again at
-            0 with every document; targets: lm [B, T].
+            0 with every document; targets: lm [B, T], and z_loss, the same tensor.
         """
         import torch
 
@@ -138,8 +157,28 @@ class Windows(ObjectiveExamples[W]):
         size = len(samples) * self.seq_len
         return Batch(
             {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in inputs.items()},
-            {"lm": torch.from_numpy(np.ascontiguousarray(targets))},
+            dict.fromkeys(self.loss_terms, torch.from_numpy(np.ascontiguousarray(targets))),
             size,
             size,
             lists=(),
         )
+
+    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The cross-entropy of the targets in nats, and the z-loss, summed."""
+        sums: dict[str, Tensor] = network(
+            loss_on=batch.targets, z_loss=self.config.z_loss, **self._options, **batch.inputs
+        )
+        return sums
+
+    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
+        """The losses, and the number of correct predictions: nan for the z-loss."""
+        import torch
+
+        from plmctl.models.losses import cross_entropy_and_z, score_sums
+
+        logits, targets = network(**self._options, **batch.inputs), batch.targets["lm"]
+        sums = score_sums(logits, {"lm": targets})
+        if z_loss := self.config.z_loss:
+            sums["z_loss"] = cross_entropy_and_z(logits["lm"], targets, z_loss)[1]
+            sums["z_loss/correct"] = torch.tensor(math.nan)
+        return sums

@@ -33,12 +33,10 @@ from plmctl.examples.masking import Treatment, choose_spans, replace_spans, span
 from plmctl.objectives._windows import WindowConfig, WindowObjective, Windows
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
     from plmctl.corpus.store import TokenStore
     from plmctl.models.batch import Batch
-    from plmctl.models.network import Network
     from plmctl.tokenization.load import Vocab
 
 _MEMORY = 8
@@ -145,7 +143,7 @@ class MaskedWindows(Windows[Config]):
 
         Returns:
             inputs: those of ``Windows``, and positions [K], each before a masked token; targets:
-            lm [K], that token. The token after the window can be one of them.
+            lm [K], that token, and z_loss, the same tensor. The token after the window can be one.
         """
         import torch
 
@@ -157,10 +155,10 @@ class MaskedWindows(Windows[Config]):
         positions = torch.from_numpy(np.flatnonzero(chosen))
         return Batch(
             {**plain.inputs, "input_ids": ids, "positions": positions},
-            {"lm": plain.targets["lm"].flatten()[positions]},
+            dict.fromkeys(self.loss_terms, plain.targets["lm"].flatten()[positions]),
             plain.tokens,
             plain.padded_tokens,
-            lists=(TargetList(("positions",), ("lm",)),),
+            lists=(TargetList(("positions",), self.loss_terms),),
         )
 
     def _masked(self, epochs: Ints, samples: Ints) -> tuple[Batch, Ints, Bools]:
@@ -184,17 +182,6 @@ class MaskedWindows(Windows[Config]):
         keys = fold(self.key, epochs, samples)
         spans = spans_of(keys, candidates.shape[1], self.config.max_span)
         return plain, replace_spans(following, chosen, spans, keys, self.treatment), chosen
-
-    def loss(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """The cross-entropy of the masked tokens, summed, in nats."""
-        sums: dict[str, Tensor] = network(loss_on=batch.targets, both_sides=True, **batch.inputs)
-        return sums
-
-    def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
-        """See the base class."""
-        from plmctl.models.losses import score_sums
-
-        return score_sums(network(both_sides=True, **batch.inputs), batch.targets)
 
     def tally(self, epochs: Ints, samples: Ints) -> Tallies:
         """Statistics of the masks."""

@@ -97,7 +97,7 @@ def _ngrams(
     grams = ngrams_of(text.train, separator, say)
     total, count = 0.0, 0
     for batch in _batches(prepared, valid, rows):
-        ids, scored = _running_text(batch)
+        ids, scored = _running_text(batch, prepared.objective.first_term)
         begins = ~scored if separator is None else ~scored | (ids == separator)
         given = grams.probabilities(ids.ravel(), depths_of(begins).ravel())
         total -= float(np.log(given[scored.ravel()]).sum())
@@ -105,9 +105,9 @@ def _ngrams(
     return total / count
 
 
-def _running_text(batch: Batch) -> tuple[Ints, Bools]:
+def _running_text(batch: Batch, term: str) -> tuple[Ints, Bools]:
     """[B, T + 1] the tokens of each row with its last target, and which of them are targets."""
-    (targets,) = (each.numpy() for each in batch.targets.values())
+    targets = batch.targets[term].numpy()
     scored = np.pad(targets != IGNORE, ((0, 0), (1, 0)))
     ids = np.concatenate([batch.inputs["input_ids"].numpy(), targets[:, -1:]], axis=1)
     return np.where(ids == IGNORE, 0, ids), scored

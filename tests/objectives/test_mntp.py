@@ -241,3 +241,28 @@ def test_who_cannot_see_both_sides() -> None:
     assert {"gpt1", "elmo", "bert", "t5"}.isdisjoint(BOTH)
     assert get_objective("mntp").BOTH_SIDES
     assert not get_objective("clm").BOTH_SIDES
+
+
+# --- The z-loss ---
+
+
+@pytest.mark.parametrize("name", ["clm", "mntp"])
+def test_the_penalty_of_the_normalizer(name: str, store: TokenStore) -> None:
+    """1e-4 * the mean squared logarithm of the normalizer, over the same targets."""
+    examples = make_examples(name, store, VOCAB, 48, z_loss=1e-4)
+    plain = make_examples(name, store, VOCAB, 48)
+    batch = examples.collate(np.zeros(6, dtype=np.int64), np.arange(6))
+    net = make_network("llama", 120, ("lm",), pad_id=EOS, size="tiny").eval()
+    with torch.no_grad():
+        loss, scores = examples.loss(net, batch), examples.score(net, batch)
+        without = plain.loss(net, plain.collate(np.zeros(6, dtype=np.int64), np.arange(6)))
+        options = {"both_sides": True} if name == "mntp" else {}
+        normalizer = net(**options, **batch.inputs)["lm"].float().logsumexp(-1).flatten()
+    expected = 1e-4 * (normalizer[batch.targets["lm"].flatten() >= 0] ** 2).sum().item()
+    assert loss["z_loss"].item() == pytest.approx(expected, rel=1e-5)
+    assert scores["z_loss"].item() == pytest.approx(expected, rel=1e-5)
+    assert loss["lm"].item() == pytest.approx(without["lm"].item(), rel=1e-6)
+    mean = loss["z_loss"].item() / batch.counts()["z_loss"]
+    assert mean == pytest.approx(1e-4 * np.log(120) ** 2, rel=0.06)  # of a new network
+    assert examples.loss_terms == ("lm", "z_loss")
+    assert plain.loss_terms == examples.counted_terms == ("lm",)
