@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -109,18 +110,18 @@ def _nothing_after(model: Any, inputs: dict[str, Any], layer: nn.Linear) -> bool
     """
     for largest in (1.0, 300.0):
         given: list[Tensor] = []
-        with _output_layer(model, given, lambda read, most=largest: _up_to(most, read, layer)):
+        with _output_layer(model, given, partial(_up_to, largest, layer)):
             logits = _attempt(lambda: model(**inputs).logits)
         if logits is None or not given:
             return False
-        expected = layer(_up_to(largest, given[0], layer))
+        expected = layer(_up_to(largest, layer, given[0]))
         close = logits.shape == expected.shape and (logits - expected).abs().max()
         if close is False or close > _CLOSE * largest:
             return False
     return True
 
 
-def _up_to(largest: float, read: Tensor, layer: nn.Linear) -> Tensor:
+def _up_to(largest: float, layer: nn.Linear, read: Tensor) -> Tensor:
     """The same input of an output layer, by a factor with which its products go up to a number."""
     return read * (largest / nn.functional.linear(read, layer.weight).abs().max())
 
