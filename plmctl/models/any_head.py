@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from plmctl.models.decoder import cache_parameter
+from plmctl.models.encoder import options_at
 
 Change = Callable[[Tensor], Tensor]
 
@@ -252,8 +253,16 @@ def _output_layer(model: Any, given: list[Tensor], change: Change) -> Iterator[N
 
 
 def _at_positions(model: Any, inputs: dict[str, Any], positions: Tensor) -> Tensor:
-    with _last_states(model, lambda states: states.flatten(0, 1)[positions][None]):
-        logits: Tensor = model(**inputs).logits
+    body = body_of(model)
+    options, positions = options_at(body, positions, inputs)
+    handle = body.register_forward_pre_hook(
+        lambda _, arguments, named: (arguments, {**named, **options}), with_kwargs=True
+    )
+    try:
+        with _last_states(model, lambda states: states.flatten(0, 1)[positions][None]):
+            logits: Tensor = model(**inputs).logits
+    finally:
+        handle.remove()
     return logits[0]
 
 

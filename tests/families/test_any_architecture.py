@@ -16,6 +16,8 @@ from plmctl.families.auto import Auto, Config
 from plmctl.families.base import family_of, make_family
 from plmctl.models.any_head import ability, head_of, logits_at
 from plmctl.models.completions import EncodedCompletion, score_encoded
+from plmctl.models.encoder import PartialEncoder
+from plmctl.models.fast import apply_fast_paths
 from plmctl.models.losses import Projection
 from plmctl.models.network import Network
 from scripts.architectures import FORM_OF, losses, tiny_family, tiny_options
@@ -134,6 +136,21 @@ def test_a_head_is_a_function_of_states(architecture: str) -> None:
         else:
             states = model.base_model(ids).last_hidden_state
         torch.testing.assert_close(head_of(model)(states[0]), model(**inputs).logits[0])
+
+
+@pytest.mark.parametrize("architecture", ["xlm-roberta", "camembert", "ernie", "data2vec-text"])
+def test_copies_of_bert_compute_some_positions_only(architecture: str) -> None:
+    model = built(architecture)
+    ids = torch.randint(5, 120, (3, 16))
+    mask = torch.ones_like(ids)
+    mask[0, 10:] = 0
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    positions = torch.tensor([1, 4, 20, 40])
+    plain = GenericEncoder.forward(model, positions=positions, **inputs)["mlm"]
+    apply_fast_paths(model, device="cpu", compiled=False, sharded=False)
+    assert any(isinstance(module, PartialEncoder) for module in model.modules())
+    fast = GenericEncoder.forward(model, positions=positions, **inputs)["mlm"]
+    torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-6)
 
 
 # --- What cannot be right is refused, by name ---
