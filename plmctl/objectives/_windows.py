@@ -57,6 +57,11 @@ class WindowObjective(Objective[W]):
 
     LOSS_TERMS = ("lm",)
 
+    @property
+    def keeps_texts_apart(self) -> bool:
+        """See the base class."""
+        return self.config.attention == "within"
+
     def check(
         self, tokenizer: PreTrainedTokenizerBase, network: PreTrainedConfig, seq_len: int
     ) -> None:

@@ -135,6 +135,11 @@ class MixedObjectives(Objective[Config], config=Config):
             self.names += (f"{name}-{seen[name]}" if several[name] > 1 else name,)
 
     @property
+    def keeps_texts_apart(self) -> bool:
+        """See the base class."""
+        return any(part.keeps_texts_apart for part in self.parts)
+
+    @property
     def first_term(self) -> str:
         """That of the first objective."""
         return f"{self.names[0]}/{self.parts[0].first_term}"
