@@ -6,6 +6,7 @@ One file per objective; what the masked ones share is in ``_masked``, T5's in ``
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -74,6 +75,10 @@ class Objective(ABC, Generic[C]):
     def first_term(self) -> str:
         """The loss term that says most of a network: of the tokens."""
         return self.LOSS_TERMS[0]
+
+    def alone(self) -> Mapping[str, Objective[ObjectiveConfig]]:
+        """Each objective of a mixture by its name; else this one, without a name."""
+        return {"": self}
 
     @abstractmethod
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> StoreExamples:

@@ -144,6 +144,10 @@ class MixedObjectives(Objective[Config], config=Config):
         """That of the first objective."""
         return f"{self.names[0]}/{self.parts[0].first_term}"
 
+    def alone(self) -> Mapping[str, Objective[ObjectiveConfig]]:
+        """See the base class."""
+        return dict(zip(self.names, self.parts, strict=True))
+
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Alternating:
         """The examples of all over a store.
 

@@ -21,11 +21,15 @@ from plmctl.run.display import say
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from plmctl.config.base import ObjectiveConfig
     from plmctl.corpus.prepared import PreparedText
     from plmctl.models.base import StoreExamples
     from plmctl.models.batch import Batch
+    from plmctl.objectives.base import Objective
     from plmctl.run.prepared import Prepared
     from plmctl.tokenization.load import Vocab
+
+    AnyObjective = Objective[ObjectiveConfig]
 
 NGRAMS = f"{ORDER}-gram"
 """The name of their loss among the metrics of a run."""
@@ -47,35 +51,39 @@ def yardsticks(
 ) -> dict[str, Losses]:
     """The losses by the name of what is counted: ``5-gram``, ``both neighbours``.
 
-    If there is none, a line says why.
+    If there is none, a line says why. Each objective of a mixture has its own: ``5-gram and both
+    neighbours``.
 
     Args:
         valid: The objective over the validation text.
         rows: Validation rows that the run scores; None: all.
         alone: The losses of frequencies.
     """
+    losses, methods = dict(alone), list[str]()
     wanted = prepared.config.log.ngram == "auto"
-    kind = prepared.objective.COUNTED if wanted else None
-    if kind is None:
-        return {}
-    name, score = {
-        "ngrams": (NGRAMS, _ngrams),
-        "neighbours": ("both neighbours", _neighbours),
-    }[kind]
-    try:
-        if valid is None:
-            raise PlmError("there is no validation text")
-        if text.train.num_tokens < _FEWEST_TOKENS:
-            raise PlmError(f"the training text has only {text.train.num_tokens:,} tokens")
-        loss = score(prepared, text, valid, rows)
-    except (PlmError, OSError, MemoryError) as error:
-        say(f"no {name} beside the loss: {error or 'out of memory'}")
-        return {}
-    term = prepared.objective.first_term
-    losses = {**alone, term: loss}
-    if "loss" in alone:
-        losses["loss"] += valid.weights[term] * (loss - alone[term])
-    return {name: losses}
+    for name, objective in prepared.objective.alone().items() if wanted else ():
+        if objective.COUNTED is None:
+            continue
+        counted, score = {
+            "ngrams": (NGRAMS, _ngrams),
+            "neighbours": ("both neighbours", _neighbours),
+        }[objective.COUNTED]
+        term = f"{name}/{objective.first_term}" if name else objective.first_term
+        try:
+            if valid is None:
+                raise PlmError("there is no validation text")
+            if text.train.num_tokens < _FEWEST_TOKENS:
+                raise PlmError(f"the training text has only {text.train.num_tokens:,} tokens")
+            batches = _batches(prepared, valid.alternatives()[name], rows)
+            loss = score(prepared.vocab, objective, text, batches, term)
+        except (PlmError, OSError, MemoryError) as error:
+            say(f"no {counted} beside the loss: {error or 'out of memory'}")
+            continue
+        losses[term] = loss
+        if "loss" in alone:
+            losses["loss"] += valid.weights[term] * (loss - alone[term])
+        methods += [] if counted in methods else [counted]
+    return {" and ".join(methods): losses} if methods else {}
 
 
 def _batches(prepared: Prepared, valid: StoreExamples, rows: int | None) -> Iterator[Batch]:
@@ -91,13 +99,13 @@ def _batches(prepared: Prepared, valid: StoreExamples, rows: int | None) -> Iter
 
 
 def _ngrams(
-    prepared: Prepared, text: PreparedText, valid: StoreExamples, rows: int | None
+    vocab: Vocab, objective: AnyObjective, text: PreparedText, batches: Iterator[Batch], term: str
 ) -> float:
-    separator = prepared.objective.separator(prepared.vocab)
+    separator = objective.separator(vocab)
     grams = ngrams_of(text.train, separator, say)
     total, count = 0.0, 0
-    for batch in _batches(prepared, valid, rows):
-        ids, scored = _running_text(batch, prepared.objective.first_term)
+    for batch in batches:
+        ids, scored = _running_text(batch, term)
         begins = ~scored if separator is None else ~scored | (ids == separator)
         given = grams.probabilities(ids.ravel(), depths_of(begins).ravel())
         total -= float(np.log(given[scored.ravel()]).sum())
@@ -117,11 +125,9 @@ def _running_text(batch: Batch, term: str) -> tuple[Ints, Bools]:
 
 
 def _neighbours(
-    prepared: Prepared, text: PreparedText, valid: StoreExamples, rows: int | None
+    vocab: Vocab, objective: AnyObjective, text: PreparedText, batches: Iterator[Batch], term: str
 ) -> float:
-    term, vocab = prepared.objective.first_term, prepared.vocab
-    after = prepared.objective.TARGETS_AFTER
-    parts = [_around(batch, term, vocab, after) for batch in _batches(prepared, valid, rows)]
+    parts = [_around(batch, term, vocab, objective.TARGETS_AFTER) for batch in batches]
     *around, targets = np.concatenate(parts, axis=1)
     given = _given(neighbours_of(text.train, vocab.size, say), around, targets)
     # [CLS] and [SEP], which RoBERTa may predict, are known by their places.
