@@ -60,7 +60,7 @@ _MAX_LOGITS = 1 << 26  # at once: 256 MB
 
 _MASKED = ("mlm",)  # the head of masked models
 
-_WRITE = ("LMHead", "ForCausalLM", "ForConditionalGeneration")  # in the names of classes
+_WRITE = ("LMHead", "ForCausalLM", "ForConditionalGeneration", "MTModel")  # in the names of classes
 _T5_WINDOW = 512  # positions are relative; the published models were trained with this length
 
 

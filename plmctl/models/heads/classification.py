@@ -149,7 +149,8 @@ def classify_with_decoder(
     vector = vector.sum(1) if input_ids.dim() == 3 else vector
     if isinstance(model, OpenAIGPTForSequenceClassification):
         vector = dropout(vector, model.config.summary_first_dropout, model.training)
-    return {"label": model.score(vector), **predicted}
+    *_, head = (part for part in model.children() if isinstance(part, nn.Linear))  # score, mostly
+    return {"label": head(vector), **predicted}
 
 
 def choose_with_decoder(
