@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Config(EncoderConfig):
-    """DeBERTa: an encoder with disentangled attention, masked tokens.
+    """DeBERTa: an encoder with disentangled attention, masked or replaced tokens.
 
     tiny and mini have BERT's small sizes. xsmall to large are those of the third version, xlarge
     and xxlarge of the second.
@@ -46,6 +46,12 @@ class Config(EncoderConfig):
     mask_decoder: bool = True
     """Whether masked tokens are predicted by the enhanced mask decoder, which knows absolute
     positions; false: from the last layer, as transformers does."""
+    generator_layers: float = Field(default=0.5, gt=0, le=1)
+    """With `mlm+rtd`: layers of the generator, as a share of num_hidden_layers."""
+    embedding_sharing: Literal["gradient_disentangled", "shared", "none"] = "gradient_disentangled"
+    """With `mlm+rtd`: the discriminator's table of tokens. gradient_disentangled: the generator's,
+    which learns from masked tokens alone, plus a difference that learns from replaced ones; shared:
+    the generator's, which learns from both; none: a separate one."""
 
 
 class DebertaTemplate(TokenizerTemplate):
@@ -82,7 +88,7 @@ class Deberta(EncoderFamily, config=Config):
     TITLE = "DeBERTa"
     OBJECTIVE = "mlm"
     TOKENIZER = DebertaTemplate
-    HEADS = ("mlm",)
+    HEADS = ("mlm", "rtd")
     LORA_TARGETS = ("query_proj", "value_proj")
     MODEL_TYPE = "deberta-v2"
     ADVICE = Advice(objective={"rate": 0.4})
@@ -111,6 +117,8 @@ class Deberta(EncoderFamily, config=Config):
     UNDECLARED = (
         "conv_act",
         "conv_kernel_size",
+        "embedding_sharing",
+        "generator_layers",
         "mask_decoder",
         "norm_rel_ebd",
         "position_buckets",
@@ -119,10 +127,10 @@ class Deberta(EncoderFamily, config=Config):
 
     @classmethod
     def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
-        """There is one head."""
-        from plmctl.models.deberta import DebertaMaskedLM
+        """Both networks, or one for masked tokens."""
+        from plmctl.models.deberta import DebertaMaskedLM, DebertaPair
 
-        return DebertaMaskedLM
+        return DebertaPair if "rtd" in loss_terms else DebertaMaskedLM
 
     @classmethod
     def initialize(cls, model: Any) -> None:
@@ -141,9 +149,19 @@ class Deberta(EncoderFamily, config=Config):
         **changes: Any,
     ) -> PreTrainedModel:
         """Load a folder; the mask decoder is in a separate file of it."""
-        from plmctl.models.deberta import DebertaMaskedLM
+        from plmctl.models.deberta import DebertaMaskedLM, DebertaPair
 
-        return DebertaMaskedLM.from_folder(folder, new_heads=new_heads, **changes)
+        if "rtd" in loss_terms:
+            return DebertaPair.from_folder(folder, new_heads=new_heads, **changes)
+        masked = cls.masked_folder(folder)
+        return DebertaMaskedLM.from_folder(masked, new_heads=new_heads, **changes)
+
+    @classmethod
+    def masked_folder(cls, folder: str) -> str:
+        """The generator's, in the folder of a discriminator that has one."""
+        from plmctl.models.pair import generator_folder
+
+        return generator_folder(folder) or folder
 
     @classmethod
     def run_layers(cls, model: Any, rows: int, length: int) -> None:
@@ -156,9 +174,12 @@ class Deberta(EncoderFamily, config=Config):
     @classmethod
     def used_again(cls, model: Any, outputs: int) -> int:
         """The mask decoder applies the last layer twice."""
-        if model.mask_decoder is None:
+        from plmctl.models.deberta import DebertaPair
+
+        masked = model.generator if isinstance(model, DebertaPair) else model
+        if masked.mask_decoder is None:
             return 0
-        return sum(weight.numel() for weight in model.deberta.encoder.layer[-1].parameters())
+        return sum(weight.numel() for weight in masked.deberta.encoder.layer[-1].parameters())
 
     @staticmethod
     def forward(
@@ -167,10 +188,29 @@ class Deberta(EncoderFamily, config=Config):
         attention_mask: Tensor,
         token_type_ids: Tensor,
         positions: Tensor,
+        original_ids: Tensor | None = None,
+        draws: Tensor | None = None,
         project: Project = project_to_logits,
     ) -> dict[str, Tensor]:
-        """Logits mlm [K, V]; there are no token types, so that ``token_type_ids`` is not used."""
-        states_BLH = model.states(input_ids, attention_mask)
-        head = model.cls.predictions
+        """Logits mlm [K, V], and with ``draws`` rtd [B, L]: see ``judged_tokens``.
+
+        Args:
+            token_type_ids: Not used: there are no token types.
+            original_ids: [B, L] before they were masked; None: masked tokens alone.
+            draws: [K] in (0, 1], by which the generator's tokens are drawn; 0: none is.
+        """
+        from plmctl.models.deberta import DebertaPair
+        from plmctl.models.pair import judged_tokens
+
+        masked = model.generator if isinstance(model, DebertaPair) else model
+        states_BLH = masked.states(input_ids, attention_mask)
+        head = masked.cls.predictions
         transformed_KH = head.transform(states_BLH.flatten(0, 1)[positions])
-        return {"mlm": project(transformed_KH, head.decoder)}
+        if original_ids is None or draws is None:
+            return {"mlm": project(transformed_KH, head.decoder)}
+
+        def discriminate(ids_BL: Tensor) -> Any:
+            return model.discriminator(ids_BL, attention_mask).logits
+
+        logits_KV = head.decoder(transformed_KH)
+        return judged_tokens(discriminate, logits_KV, original_ids, positions, draws)
