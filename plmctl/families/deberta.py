@@ -203,9 +203,8 @@ class Deberta(EncoderFamily, config=Config):
         from plmctl.models.pair import judged_tokens
 
         masked = model.generator if isinstance(model, DebertaPair) else model
-        states_BLH = masked.states(input_ids, attention_mask)
         head = masked.cls.predictions
-        transformed_KH = head.transform(states_BLH.flatten(0, 1)[positions])
+        transformed_KH = head.transform(masked.states(input_ids, attention_mask, positions))
         if original_ids is None or draws is None:
             return {"mlm": project(transformed_KH, head.decoder)}
 

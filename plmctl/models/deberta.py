@@ -26,6 +26,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import MaskedLMOutput, TokenClassifierOutput
 
 from plmctl.models.beside import load_part, save_with_part
+from plmctl.models.encoder import columns_of, encode, grid_of
 from plmctl.models.load import NewHeads, load_network
 from plmctl.models.pair import Pair
 
@@ -47,32 +48,45 @@ class MaskDecoder(nn.Module):
     microsoft/DeBERTa, apps/models/masked_language_model.py (``emd_context_layer``).
     """
 
+    at_targets_only = False
+    """Whether the layers can have fewer queries than keys: ``models.fast``."""
+
     def __init__(self, config: DebertaV2Config) -> None:
         super().__init__()
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
 
-    def forward(self, body: Any, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Hidden states [B, L, H] in place of those of the last layer.
+    def forward(
+        self, body: Any, input_ids: Tensor, attention_mask: Tensor, positions: Tensor
+    ) -> Tensor:
+        """Hidden states [K, H] in place of those of the last layer.
 
         Args:
             body: DebertaV2Model.
+            positions: [K] of the flattened batch, ascending.
         """
         encoder = body.encoder
         first = states = body.embeddings(input_ids=input_ids, mask=attention_mask)
         mask = encoder.get_attention_mask(attention_mask)
-        relative = {
-            "relative_pos": encoder.get_rel_pos(states),
-            "rel_embeddings": encoder.get_rel_embedding(),
-        }
+        distances, vectors = encoder.get_rel_pos(states), encoder.get_rel_embedding()
         for number, layer in enumerate(encoder.layer[:-1]):
-            states, _ = layer(states, mask, **relative)
+            states, _ = layer(states, mask, relative_pos=distances, rel_embeddings=vectors)
             if number == 0 and encoder.conv is not None:
                 states = encoder.conv(first, states, attention_mask)
         places = torch.arange(input_ids.shape[1], device=input_ids.device)
         queries = states + self.position_embeddings(places)
+        if self.at_targets_only:
+            wanted_BQ, positions = grid_of(positions, *input_ids.shape)
+            queries, distances = columns_of(queries, wanted_BQ), distances[0, wanted_BQ]
+            mask = attention_mask[:, None, None]
         for _ in range(PASSES):
-            queries, _ = encoder.layer[-1](states, mask, query_states=queries, **relative)
-        return queries
+            queries, _ = encoder.layer[-1](
+                states,
+                mask,
+                query_states=queries,
+                relative_pos=distances,
+                rel_embeddings=vectors,
+            )
+        return queries.flatten(0, 1)[positions]
 
 
 class DebertaMaskedLM(DebertaV2ForMaskedLM):
@@ -86,14 +100,13 @@ class DebertaMaskedLM(DebertaV2ForMaskedLM):
         self.mask_decoder = MaskDecoder(config) if enhanced else None
         self.post_init()
 
-    def states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The hidden states [B, L, H] that the head reads."""
-        if self.mask_decoder is not None:
-            decoded: Tensor = self.mask_decoder(self.deberta, input_ids, attention_mask)
-            return decoded
+    def states(self, input_ids: Tensor, attention_mask: Tensor, positions: Tensor) -> Tensor:
+        """The hidden states [K, H] that the head reads at positions [K] of the flattened batch."""
         body: Any = self.deberta
-        last: Tensor = body(input_ids, attention_mask=attention_mask).last_hidden_state
-        return last
+        if self.mask_decoder is not None:
+            decoded: Tensor = self.mask_decoder(body, input_ids, attention_mask, positions)
+            return decoded
+        return encode(body, positions, input_ids=input_ids, attention_mask=attention_mask)[0]
 
     def forward(  # type: ignore[override]  # what plmctl calls it with
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any
@@ -102,7 +115,9 @@ class DebertaMaskedLM(DebertaV2ForMaskedLM):
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         head: Any = self.cls
-        return MaskedLMOutput(logits=head(self.states(input_ids, attention_mask)))
+        everywhere = torch.arange(input_ids.numel(), device=input_ids.device)
+        logits_KV = head(self.states(input_ids, attention_mask, everywhere))
+        return MaskedLMOutput(logits=logits_KV.unflatten(0, input_ids.shape))
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # type: ignore[override]  # one way to save
         """Write a folder of DebertaV2ForMaskedLM, and the mask decoder beside it."""

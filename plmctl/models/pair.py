@@ -76,6 +76,13 @@ class Pair(PreTrainedModel):
         layer: nn.Module = self.generator.get_output_embeddings()
         return layer
 
+    def resize_token_embeddings(self, new_num_tokens: int, **options: Any) -> nn.Module:  # type: ignore[override]
+        """Give both networks rows for as many tokens."""
+        for network in (self.generator, self.discriminator):
+            network.resize_token_embeddings(new_num_tokens, **options)
+        self.config.vocab_size = new_num_tokens
+        return self.get_input_embeddings()
+
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # type: ignore[override]  # one way to save
         """Write the folder of the discriminator, and that of the generator in it."""
         self.discriminator.save_pretrained(save_directory, **options)

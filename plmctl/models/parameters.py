@@ -333,10 +333,15 @@ def _vocabulary_tables(model: PreTrainedModel) -> list[Tensor]:
     """The tensors with a row per token: [V, H] matrices and the output's bias [V], each once."""
     whole: Any = model  # whose accessors have no types
     output = whole.get_output_embeddings()
+    inside: list[Any] = [part for part in model.children() if isinstance(part, PreTrainedModel)]
     tables = [whole.get_input_embeddings().weight]
+    others = [network.get_input_embeddings().weight for network in inside]
     if output is not None:
-        tables += [output.weight] if output.weight is not tables[0] else []
-        tables += [output.bias] if getattr(output, "bias", None) is not None else []
+        others += [output.weight]
+        others += [output.bias] if getattr(output, "bias", None) is not None else []
+    for table in others:
+        if all(table is not one for one in tables):
+            tables.append(table)
     return tables
 
 

@@ -18,6 +18,8 @@ from transformers import (
 from plmctl.errors import DataError
 from plmctl.families.base import get_family
 from plmctl.models.deberta import DECODER_FILE, DebertaMaskedLM
+from plmctl.models.fast import apply_fast_paths
+from plmctl.models.fast.disentangled import NeededPositions
 from plmctl.tokenization.layout import layout_of
 from tests.builders import make_model
 from tests.tokenization.conftest import TEXTS, config_of, train
@@ -191,6 +193,29 @@ def test_logits_are_those_of_the_transcription(fields: dict[str, Any]) -> None:
         decoder = model.mask_decoder is not None
         rows = [plain.logits(ids[0], decoder=decoder), plain.logits(ids[1, :10], decoder=decoder)]
         torch.testing.assert_close(got, torch.cat(rows)[positions], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fields", [
+    {}, {"mask_decoder": False}, {"share_att_key": False}, {"conv_kernel_size": 3},
+    {"max_position_embeddings": 12, "mask_decoder": False}, {"position_buckets": 64},
+])  # fmt: skip
+def test_what_is_left_out_on_a_cpu_changes_nothing(fields: dict[str, Any]) -> None:
+    """Values, and the gradient of every parameter."""
+    ids, mask = some_text()
+    positions = torch.tensor([0, 3, 13, 14, 23])
+    found: list[dict[str, Tensor]] = []
+    for fast in (False, True):
+        model = build(**(SMALL | fields))
+        if fast:
+            apply_fast_paths(model, device="cpu", compiled=False, sharded=False)
+            assert any(isinstance(part, NeededPositions) for part in model.modules())
+        logits = forward(model, ids, mask, positions)
+        torch.nn.functional.cross_entropy(logits, torch.arange(5)).backward()
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        found.append({"logits": logits, **gradients})
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_buckets() -> None:

@@ -22,7 +22,8 @@ from plmctl.families.base import get_family
 from plmctl.models.batch import Batch
 from plmctl.models.deberta import DebertaPair
 from plmctl.models.network import Network
-from plmctl.models.pair import drawn_tokens
+from plmctl.models.pair import Pair, drawn_tokens
+from plmctl.models.parameters import extend_vocabulary
 from plmctl.objectives.base import ObjectiveExamples
 from plmctl.tokenization.load import Vocab
 from plmctl.training.shapes import fixed
@@ -240,3 +241,21 @@ def test_a_folder_without_a_generator(tmp_path: Path) -> None:
     theirs, own = tables(again)
     assert torch.equal(theirs, tables(model)[0])
     assert (own == 0).all()
+
+
+@pytest.mark.parametrize("family", ["deberta", "electra"])
+@pytest.mark.parametrize("sharing", ["gradient_disentangled", "shared", "none"])
+def test_new_tokens_are_means_in_both_networks(family: str, sharing: str, tmp_path: Path) -> None:
+    fields = {"embedding_sharing": sharing} if family == "deberta" else {}
+    model = make_model(family, 50, HEADS, pad_id=0, seed=1, size="tiny", **fields)
+    assert isinstance(model, Pair)
+    with torch.no_grad():
+        model.discriminator.get_input_embeddings().weight.normal_()
+    extend_vocabulary(model, {50: [7, 9], 51: []})
+    model.save_pretrained(tmp_path)
+    for folder in (tmp_path, tmp_path / "generator"):
+        table = AutoModel.from_pretrained(folder).get_input_embeddings().weight
+        assert len(table) == 52
+        torch.testing.assert_close(table[50], table[[7, 9]].mean(0))
+        torch.testing.assert_close(table[51], table[:50].mean(0))
+    assert model.generator.config.vocab_size == model.config.vocab_size == 52
