@@ -48,15 +48,15 @@ def load_part(
     Raises:
         DataError: It is missing, or does not fit.
     """
-    found = cached_file(hub.local(folder), file, _raise_exceptions_for_missing_entries=False)
-    if found is None:
+    path = cached_file(hub.local(folder), file, _raise_exceptions_for_missing_entries=False)
+    if path is None:
         report_or_refuse(folder, model, [f"{name} ({file})"], new_heads)
         return
     part: nn.Module = model.get_submodule(name)
     try:
-        part.load_state_dict(load_file(found))
+        part.load_state_dict(load_file(path))
     except (RuntimeError, SafetensorError) as error:
         raise DataError(
-            f"{found}: not a part of this model: {error}",
+            f"{path}: not a part of this model: {error}",
             "copy or export the folder again",
         ) from error
