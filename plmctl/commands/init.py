@@ -118,6 +118,11 @@ def _check_family(name: str) -> str:
     known = registry.names("families")
     if name not in known:
         raise ConfigError(f"--family {name}: no such family{nearest(name, known)}")
+    if not get_family(name).SIZES:
+        raise ConfigError(
+            f"--family {name}: it takes any architecture, so that none can be proposed",
+            "propose another family, and then write `family: auto` with an architecture",
+        )
     if "teacher" in get_objective(get_family(name).OBJECTIVE).Config.model_fields:
         raise ConfigError(
             f"--family {name}: it learns from a larger model, not from text alone",
@@ -481,7 +486,8 @@ def choose_tokenizer(proposal: Proposal) -> Iterator[Setting]:
             "no spaces between words: WordPiece would read a clause as one word; a Unigram piece "
             "may start anywhere"
         )
-    templates = {name: get_family(name).TOKENIZER for name in registry.names("families")}
+    sized = [name for name in registry.names("families") if get_family(name).SIZES]
+    templates = {name: get_family(name).TOKENIZER for name in sized}
     family = next(
         name
         for name, template in templates.items()

@@ -94,7 +94,9 @@ class ModelConfig(Model):
         return {
             key: value
             for key, value in document.items()
-            if key in ModelConfig.model_fields or getattr(self, key) != fields[key].default
+            if key not in fields
+            or key in ModelConfig.model_fields
+            or getattr(self, key) != fields[key].default
         }
 
 

@@ -279,8 +279,8 @@ class CausalLikelihood(Likelihood):
 
     @property
     def default_window(self) -> int:
-        """The context: a window is read once for all of its tokens."""
-        return self.model.context
+        """The context: a window is read once for all of its tokens; of long ones 2,048 tokens."""
+        return min(2048, self.model.context)
 
     @property
     def sentence_length(self) -> int:

@@ -228,7 +228,7 @@ class LoadedModel:
         from plmctl.models.load import load_network
 
         family = family_of(self.config)
-        if set(_MASKED) <= set(family.HEADS):
+        if set(_MASKED) <= set(family.HEADS) and not family.IS_TRIED:  # that may refuse it
             return family.load(self.name, _MASKED)
         network: PreTrainedModel = load_network(AutoModelForMaskedLM, self.name).network
         return network

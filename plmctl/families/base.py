@@ -97,6 +97,8 @@ class Family(ABC):
         SCORES_PARTS: Whether it has a likelihood of a part of a text, and not of sentences alone.
         READS_CHARACTERS: Whether it reads the characters of words instead of token ids.
         ATTENTION: Whether it has attention layers.
+        IS_TRIED: Whether ``build`` and ``load`` try what the network can do, and may refuse it.
+        KEEPS_TEXTS_APART: Whether texts of one row need not see each other.
         FORMAT_TOKENS: Tokens that finetuning adds for its format, in the order of their ids.
         LORA_TARGETS: Linear layers with the attention's queries and values; empty: not known.
         HEAD_CLASSES: For what a head is for, transformers' class of a network with it.
@@ -131,6 +133,8 @@ class Family(ABC):
     SCORES_PARTS: ClassVar[bool] = True
     READS_CHARACTERS: ClassVar[bool] = False
     ATTENTION: ClassVar[bool] = True
+    IS_TRIED: ClassVar[bool] = False
+    KEEPS_TEXTS_APART: ClassVar[bool] = True
     FORMAT_TOKENS: ClassVar[tuple[str, ...]] = ()
     LORA_TARGETS: ClassVar[tuple[str, ...]] = ()
     HEAD_CLASSES: ClassVar[Mapping[HeadKind, str]] = {
@@ -150,6 +154,16 @@ class Family(ABC):
         if config is not None:
             cls.Config = config
 
+    @classmethod
+    def chosen(cls, config: ModelConfig) -> Family:
+        """The family with the options of a network; one of several forms, if it has some."""
+        return cls(config)
+
+    @classmethod
+    def of_other(cls, network: PreTrainedConfig) -> Family | None:
+        """A folder's family if its architecture has none of its own; None: not this one."""
+        return None
+
     def __init__(self, config: ModelConfig | None = None) -> None:
         """Bind the options of a network that is built.
 
@@ -161,9 +175,8 @@ class Family(ABC):
 
     # --- What a family defines ---
 
-    @classmethod
     @abstractmethod
-    def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
+    def network_class(self, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
         """The class of the network with the heads for ``loss_terms``."""
 
     @staticmethod
@@ -326,9 +339,8 @@ class Family(ABC):
         built: PreTrainedModel = model
         return built
 
-    @classmethod
     def load(
-        cls,
+        self,
         folder: str,
         loss_terms: tuple[str, ...],
         *,
@@ -347,21 +359,20 @@ class Family(ABC):
         """
         from plmctl.models.load import load_network
 
-        network_class = cls.network_class(loss_terms)
+        network_class = self.network_class(loss_terms)
         loaded = load_network(network_class, folder, new_heads=new_heads, **changes)
         model: PreTrainedModel = loaded.network
         return model
 
-    @classmethod
     def from_scratch(
-        cls, folder: str, loss_terms: tuple[str, ...], **changes: Any
+        self, folder: str, loss_terms: tuple[str, ...], **changes: Any
     ) -> PreTrainedModel:
         """The network of a folder with random weights and the heads for ``loss_terms``."""
-        network_class: Any = cls.network_class(loss_terms)
+        network_class: Any = self.network_class(loss_terms)
         network = network_class.config_class.from_pretrained(hub.local(folder), **changes)
         network.dtype = None  # that of the weights in the folder
         model: PreTrainedModel = network_class(network)
-        cls.initialize(model)
+        self.initialize(model)
         return model
 
     def load_start(self, loss_terms: tuple[str, ...], new_heads: NewHeads) -> PreTrainedModel:
@@ -478,13 +489,15 @@ def make_family(config: ModelConfig) -> Family:
     Raises:
         ConfigError: No family has that name; the message has the nearest.
     """
-    return get_family(config.family)(config)
+    return get_family(config.family).chosen(config)
 
 
 def family_of(network: PreTrainedConfig) -> Family:
-    """The family of a folder, by its config; ``Unlisted`` if none has its architecture."""
+    """The family of a folder, by its config; ``Unlisted`` if none takes its architecture."""
     kind = str(network.model_type)
-    return next((one() for one in families() if kind == one.MODEL_TYPE), Unlisted())
+    own = next((one() for one in families() if kind == one.MODEL_TYPE), None)
+    others = (one.of_other(network) for one in families())
+    return own or next(filter(None, others), Unlisted())
 
 
 def families() -> Iterator[type[Family]]:
@@ -507,8 +520,7 @@ class Unlisted(Family, config=ModelConfig):
             f"name a model of one of these types: {known}",
         )
 
-    @classmethod
-    def network_class(cls, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
+    def network_class(self, loss_terms: tuple[str, ...]) -> type[PreTrainedModel]:
         """There is none."""
         raise NotImplementedError
 
@@ -516,18 +528,6 @@ class Unlisted(Family, config=ModelConfig):
     def forward(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """There is none."""
         raise NotImplementedError
-
-    @classmethod
-    def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
-        """MT5 answers as text, as T5 does."""
-        return None if network.model_type == "mt5" else super().head_class(kind, network)
-
-    @classmethod
-    def longest_input(cls, network: PreTrainedConfig) -> int | None:
-        """These two count positions from after the id of the padding token, as RoBERTa does."""
-        if network.model_type in ("xlm-roberta", "camembert"):
-            return positions_after_padding(network)
-        return super().longest_input(network)
 
 
 @dataclass(frozen=True)

@@ -139,9 +139,8 @@ class Deberta(EncoderFamily, config=Config):
             if type(module).__name__ == "ConvLayer":
                 module.conv.reset_parameters()
 
-    @classmethod
     def load(
-        cls,
+        self,
         folder: str,
         loss_terms: tuple[str, ...],
         *,
@@ -153,7 +152,7 @@ class Deberta(EncoderFamily, config=Config):
 
         if "rtd" in loss_terms:
             return DebertaPair.from_folder(folder, new_heads=new_heads, **changes)
-        masked = cls.masked_folder(folder)
+        masked = self.masked_folder(folder)
         return DebertaMaskedLM.from_folder(masked, new_heads=new_heads, **changes)
 
     @classmethod

@@ -87,9 +87,8 @@ class Electra(EncoderFamily, config=Config):
             if name.endswith(("embeddings_project", "dense_prediction")):
                 nn.init.xavier_uniform_(module.weight)
 
-    @classmethod
     def load(
-        cls,
+        self,
         folder: str,
         loss_terms: tuple[str, ...],
         *,
@@ -101,7 +100,7 @@ class Electra(EncoderFamily, config=Config):
 
         if "rtd" in loss_terms:
             return ElectraPair.from_folder(folder, new_heads=new_heads, **changes)
-        masked = cls.masked_folder(folder)
+        masked = self.masked_folder(folder)
         return super().load(masked, loss_terms, new_heads=new_heads, **changes)
 
     @classmethod

@@ -53,9 +53,8 @@ class SpanBertFamily(EncoderFamily, config=Config):
 
         return SpanBert if "sbo" in loss_terms else BertForMaskedLM
 
-    @classmethod
     def load(
-        cls,
+        self,
         folder: str,
         loss_terms: tuple[str, ...],
         *,

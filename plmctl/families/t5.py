@@ -174,9 +174,8 @@ class T5(Family, config=Config):
         torch.nn.init.normal_(model.lm_head.weight, std=factor * model.config.d_model**-0.5)
         model.config.tie_word_embeddings = False
 
-    @classmethod
     def load(
-        cls,
+        self,
         folder: str,
         loss_terms: tuple[str, ...],
         *,

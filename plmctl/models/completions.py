@@ -69,7 +69,7 @@ def score_encoded(
     result by rounding only.
 
     Args:
-        network: GPT-1, GPT-2 or GPT-3 with its language-model head, or an encoder-decoder.
+        network: A decoder with its language-model head, or an encoder-decoder.
         texts: Each with one scored token or more.
         autocast: The precision of all but the output layer, which is computed in float32.
 
@@ -78,11 +78,11 @@ def score_encoded(
     """
     import torch
 
-    from plmctl.models.heads.text_generation import caches
+    from plmctl.models.any_head import ability
 
     scores: dict[int, CompletionScore] = {}
     with torch.inference_mode():
-        for groups in completion_batches(texts, batch_size, caches=caches(network)):
+        for groups in completion_batches(texts, batch_size, caches=ability(network).caches):
             with autocast():
                 states_KH = predicting_states(network, texts, groups)
             numbers = [member for group in groups for member in group.members]
@@ -105,7 +105,9 @@ def _target_log_probs(
     """The log-probability of each target in float32, and whether it is the most probable token."""
     import torch
 
-    head = network.get_output_embeddings()
+    from plmctl.models.any_head import head_of
+
+    head = head_of(network)
     target_K = torch.tensor(targets, device=states_KH.device)
     log_probs, greedy = [], []
     pieces = zip(
@@ -226,7 +228,7 @@ def _causal_states(
     context_GT, context_live_GT = _padded_tensors(
         [texts[g.members[0]].ids[: g.shared] for g in groups], device
     )
-    body = network.base_model
+    body, positions = network.base_model, network.config.max_position_embeddings
     name = cache_parameter(body)
     cache = getattr(body(context_GT, attention_mask=context_live_GT, use_cache=True), name)
     group_B = torch.tensor(
@@ -238,7 +240,7 @@ def _causal_states(
     after = body(
         ids_BT,
         attention_mask=torch.cat([context_live_GT[group_B], live_BT], dim=1),
-        position_ids=place_BT.clamp(max=network.config.max_position_embeddings - 1),
+        position_ids=place_BT.clamp(max=positions - 1),
         use_cache=True,
         **{name: cache},
     )
@@ -255,20 +257,20 @@ def _text_to_text_states(
     source_GL, live_GL = _padded_tensors(
         [texts[group.members[0]].source for group in groups], device
     )
-    encoded_GLH = network.encoder(source_GL, attention_mask=live_GL).last_hidden_state
+    encoded_GLH = network.get_encoder()(source_GL, attention_mask=live_GL).last_hidden_state
     group_B = torch.tensor(
         [number for number, group in enumerate(groups) for _ in group.members], device=device
     )
     ids_BT, _ = _padded_tensors(
         [texts[member].ids[:-1] for _, member in _group_members(groups)], device
     )
-    hidden: Tensor = network.decoder(
+    hidden: Tensor = network.get_decoder()(
         ids_BT,
         encoder_hidden_states=encoded_GLH[group_B],
         encoder_attention_mask=live_GL[group_B],
         use_cache=False,
     ).last_hidden_state
-    return hidden * network.config.d_model**-0.5 if network.config.scale_decoder_outputs else hidden
+    return hidden
 
 
 def _group_members(groups: Sequence[SharedContext]) -> list[tuple[SharedContext, int]]:

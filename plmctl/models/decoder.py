@@ -32,16 +32,16 @@ def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = N
             None: each row is one text.
     """
     body = model.base_model
-    embedded: Tensor = model.get_input_embeddings()(input_ids)
     if (layers := _fast(body)) is not None:
-        return layers.states(body, embedded, position_ids)
-    options: dict[str, Any] = {"inputs_embeds": embedded, "position_ids": position_ids}
+        return layers.states(body, model.get_input_embeddings()(input_ids), position_ids)
+    options: dict[str, Any] = {} if position_ids is None else {"position_ids": position_ids}
     if getattr(model.config, "use_cache", None) is not None:
         # A cache would cost memory, and transformers would not separate the texts of a row.
         options["use_cache"] = False
     elif position_ids is not None:
+        embedded: Tensor = model.get_input_embeddings()(input_ids)
         return _gpt1_states_of_packed_rows(body, embedded, position_ids)
-    states: Tensor = body(**options).last_hidden_state
+    states: Tensor = body(input_ids, **options).last_hidden_state
     return states
 
 

@@ -379,7 +379,8 @@ def add_lora(config: LoraConfig, model: PreTrainedModel, usual_targets: Sequence
     require_peft()
     import peft
 
-    targets = config.targets or usual_targets
+    usual = usual_targets or _targets_of_peft(model.config.model_type)
+    targets = config.targets or usual
     if not targets:
         raise ConfigError(
             f"lora: which layers of {type(model).__name__} get an adapter?", "set lora.targets"
@@ -413,6 +414,13 @@ def add_lora(config: LoraConfig, model: PreTrainedModel, usual_targets: Sequence
     for name, parameter in model.named_parameters():
         if name in above:
             parameter.requires_grad_(True)
+
+
+def _targets_of_peft(architecture: str) -> Sequence[str]:
+    """The layers that the library adapts by default; empty: it does not know the architecture."""
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
+
+    return KNOWN.get(architecture, ())
 
 
 def require_peft() -> None:

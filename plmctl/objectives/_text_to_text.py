@@ -291,6 +291,11 @@ class Segments(ObjectiveExamples[TextToTextConfig]):
 class PackedTextToText(TextToText[T]):
     """Segments of one document each, as many in a row as fit."""
 
+    @property
+    def keeps_texts_apart(self) -> bool:
+        """See the base class."""
+        return True
+
     @abstractmethod
     def sizes(self, lengths: Ints, keys: Keys) -> tuple[Ints, Ints]:
         """Tokens of the inputs and targets of ``shape``, without end tokens, [B] each."""

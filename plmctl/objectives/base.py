@@ -79,6 +79,11 @@ class Objective(ABC, Generic[C]):
             DataError: The corpus is too small.
         """
 
+    @property
+    def keeps_texts_apart(self) -> bool:
+        """Whether the texts of a row must not see each other."""
+        return False
+
     def check(
         self, tokenizer: PreTrainedTokenizerBase, network: PreTrainedConfig, seq_len: int
     ) -> None:

@@ -53,6 +53,11 @@ class CausalLM(Objective[Config], config=Config):
     SAMPLES = "generation"
     COUNTED = "ngrams"
 
+    @property
+    def keeps_texts_apart(self) -> bool:
+        """See the base class."""
+        return self.config.attention == "within"
+
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> Windows:
         """The windows of ``seq_len`` tokens of a store.
 

@@ -57,7 +57,7 @@ from plmctl.config.sections import (
 )
 from plmctl.config.units import Mark, StepsOrShare
 from plmctl.errors import ConfigError, nearest
-from plmctl.families.base import get_family
+from plmctl.families.base import get_family, make_family
 from plmctl.optimizers.base import get_optimizer
 
 # --- The fields that name a member ---
@@ -137,7 +137,7 @@ def _published_objective(before: dict[str, Any]) -> Any:
     model = before.get("model")
     if model is None:  # the mistake in `model` is reported already
         return None
-    name = get_family(model.family).OBJECTIVE
+    name = make_family(model).OBJECTIVE
     try:
         return registry.load("objectives", name).Config(name=name)
     except ValidationError:  # a key has no default, such as a teacher

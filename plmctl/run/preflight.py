@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plmctl import registry
-from plmctl.config.base import ModelConfig
+from plmctl.config.base import ModelConfig, ObjectiveConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError
 from plmctl.families.base import Family, family_of, make_family, refuse_longer
 from plmctl.folders import check_model
-from plmctl.objectives.base import get_objective, make_objective
+from plmctl.objectives.base import Objective, get_objective, make_objective
 from plmctl.optimizers.base import get_optimizer
 from plmctl.run import launch
 from plmctl.run.configs import FinetuneConfig, PretrainConfig, RunConfig
@@ -115,6 +115,11 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
     """
     family, objective = make_family(config.model), make_objective(config.objective)
     _check_objective(family, config.objective.name)
+    if objective.keeps_texts_apart and not family.KEEPS_TEXTS_APART:
+        raise ConfigError(
+            f"objective: the texts of a row would see each other in the family {family.name}",
+            "use clm with `attention: across`, or span_corruption",
+        )
     _check_tokens(config, family, vocab)
     _check_numbers(config.model)
     import torch
@@ -122,7 +127,10 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
     longest = max(phase.seq_len for phase in config.train.phases)
     try:
         with torch.device("meta"):
-            network = fresh_model(family, objective, vocab).config
+            empty = fresh_model(family, objective, vocab)
+        network = empty.config
+        if family.IS_TRIED and not (config.model.init_from or launch.is_worker()):
+            _try_out(family, objective, vocab, empty.num_parameters())
     except ValueError as error:
         raise ConfigError(f"model: {error}") from error
     positions = family.positions(network)
@@ -136,6 +144,24 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
     _check_sharded(config, family)
     _check_checkpointing(config.compute, family)
     return Outline(config, family, objective, vocab, network)
+
+
+_MOST_TRIED = 500_000_000  # parameters: larger ones are tried when the training builds them
+
+
+def _try_out(
+    family: Family, objective: Objective[ObjectiveConfig], vocab: Vocab, parameters: int
+) -> None:
+    """Build a network with weights, which its family tries and may refuse.
+
+    Raises:
+        ConfigError: As the family's ``build``.
+    """
+    import torch
+
+    if parameters <= _MOST_TRIED:
+        with torch.random.fork_rng(devices=[]):
+            fresh_model(family, objective, vocab)
 
 
 def _check_objective(family: Family, name: str) -> None:

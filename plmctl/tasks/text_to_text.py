@@ -270,7 +270,7 @@ class TextToText(Task[Config], config=Config):
         if "lm" not in family_of(network).HEADS:
             raise ConfigError(
                 f"{model}: a {network.model_type}, which cannot read one text and write another",
-                "text_to_text needs a t5, gpt1, gpt2 or gpt3; others have the task classification",
+                "text_to_text needs a network that writes; others have the task classification",
             )
 
     def load(self, start: HeadSource) -> PreTrainedModel:
@@ -288,10 +288,9 @@ class TextToText(Task[Config], config=Config):
     @staticmethod
     def forward(model: Any, **inputs: Any) -> dict[str, Tensor]:
         """Logits of the target tokens, [K, V]."""
-        from plmctl.families.t5 import T5
         from plmctl.models.heads.text_generation import write
 
-        run = T5.forward if model.config.is_encoder_decoder else write
+        run = family_of(model.config).forward if model.config.is_encoder_decoder else write
         return run(model, **inputs)
 
 

@@ -118,7 +118,7 @@ def test_spanbert_goes_on_from_its_folder_with_its_head(
     from plmctl.families.base import get_family
 
     folder = done["spanbert"] / "model"
-    trained = get_family("spanbert").load(str(folder), ("mlm", "sbo"))
+    trained = get_family("spanbert")().load(str(folder), ("mlm", "sbo"))
     assert trained.sbo.bias.abs().sum() > 0  # it was zero when it was fresh
     code, _, err = cli(
         "pretrain", "spanbert.yaml", "run=more-spanbert", f"model.init_from={folder}"

@@ -17,7 +17,7 @@ def test_sizes_that_the_folder_decides_are_not_written(family: str, tmp_path: Pa
         "run": "run",
         "tokenizer": "tok",
         "model": {"family": family, "init_from": "published"},
-        **({"objective": {"name": "mlm"}} if family == "distilbert" else {}),
+        **({"objective": {"name": "mlm"}} if family in ("auto", "distilbert") else {}),
         "data": {"train": ["a.txt"]},
         "train": {"phases": [{"seq_len": 32, "steps": 6}]},
     }

@@ -114,7 +114,7 @@ def test_a_saved_folder_is_transformers_own(family: str, tmp_path: Path) -> None
     with torch.no_grad():
         ours = get_family(family).forward(model, input_ids=ids)["lm"]
         assert torch.allclose(ours, theirs(ids).logits, atol=1e-6)
-        again = get_family(family).load(str(tmp_path), ("lm",)).eval()
+        again = get_family(family)().load(str(tmp_path), ("lm",)).eval()
         loaded = get_family(family).forward(again, input_ids=ids)["lm"]
         assert torch.allclose(loaded, ours, atol=1e-6)  # with fused attention
 

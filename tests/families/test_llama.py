@@ -158,7 +158,7 @@ def test_a_saved_folder_is_transformers_own(family: str, tmp_path: Path) -> None
     auto = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert auto.config.model_type == family
     assert torch.equal(auto(ids).logits, forward(model, ids))
-    again = get_family(family).load(str(tmp_path), ("lm",)).eval()
+    again = get_family(family)().load(str(tmp_path), ("lm",)).eval()
     assert torch.equal(forward(again, ids), forward(model, ids))
     written = [
         auto.generate(ids, max_new_tokens=8, do_sample=False, use_cache=cached, pad_token_id=5)

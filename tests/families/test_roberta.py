@@ -111,7 +111,7 @@ def test_a_folder_loads_with_auto_and_gives_our_logits(family: str, tmp_path: Pa
     )
     theirs = auto(ids, attention_mask=mask).logits.flatten(0, 1)[positions]
     assert torch.allclose(ours["mlm"], theirs, atol=1e-6)
-    again = get_family(family).load(str(tmp_path), HEADS[family])
+    again = get_family(family)().load(str(tmp_path), HEADS[family])
     reloaded = dict(again.named_parameters())
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, reloaded[name]), name
@@ -129,8 +129,8 @@ def test_the_boundary_head_is_beside_the_model(tmp_path: Path) -> None:
     torch.manual_seed(1)
     family, without, messages = get_family("spanbert"), str(tmp_path / "without"), []
     with pytest.raises(DataError, match=HEAD_FILE):
-        family.load(without, ("mlm", "sbo"))
-    again = family.load(without, ("mlm", "sbo"), new_heads=messages.append)
+        family().load(without, ("mlm", "sbo"))
+    again = family().load(without, ("mlm", "sbo"), new_heads=messages.append)
     assert messages == [f"{without}: new, with random weights: sbo ({HEAD_FILE})"]
     embeddings = plain.get_input_embeddings().weight
     assert torch.equal(again.get_input_embeddings().weight, embeddings)

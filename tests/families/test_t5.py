@@ -107,7 +107,7 @@ def test_a_saved_model_is_the_same_through_the_auto_class(version: str, tmp_path
     model = build(version=version, size="tiny", dropout_rate=0.0).eval()
     model.save_pretrained(tmp_path)
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
-    twice = get_family("t5").load(str(tmp_path), ("lm",)).eval()
+    twice = get_family("t5")().load(str(tmp_path), ("lm",)).eval()
     ids, labels = torch.randint(3, 400, (2, 12)), torch.randint(3, 400, (2, 6))
     with torch.inference_mode():
         expected = model(input_ids=ids, labels=labels).logits

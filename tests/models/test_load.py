@@ -69,18 +69,18 @@ def rewrite(folder: Path, change: Callable[[Weights], Weights], **config: Any) -
 def test_no_tensor_of_a_folder_may_be_missing(name: str, tmp_path: Path) -> None:
     member, parts = saved(name, tmp_path)
     weights = load((tmp_path / "model.safetensors").read_bytes())
-    loaded = dict(member.load(str(tmp_path), parts).state_dict())
+    loaded = dict(member().load(str(tmp_path), parts).state_dict())
     assert all(torch.equal(loaded[key], value) for key, value in weights.items())
     of_no_layer = [name for name in weights if not any(letter.isdigit() for letter in name)]
     for lost in {*of_no_layer, *list(weights)[::5]}:
         rewrite(tmp_path, lambda _: {n: w for n, w in weights.items() if n != lost})  # noqa: B023  # used at once
         with pytest.raises(DataError) as refused:
-            member.load(str(tmp_path), parts, new_heads=print)
+            member().load(str(tmp_path), parts, new_heads=print)
         assert lost in refused.value.message
         assert "missing" in refused.value.message
     rewrite(tmp_path, lambda _: {})
     with pytest.raises(DataError, match=r"missing: .* and \d+ more"):
-        member.load(str(tmp_path), parts, new_heads=print)
+        member().load(str(tmp_path), parts, new_heads=print)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -91,25 +91,25 @@ def test_layers_and_shapes_are_those_of_the_config(name: str, tmp_path: Path) ->
         extra = {"num_decoder_layers": layers} if name == "t5" else {}
         folder = rewrite(there, lambda weights: weights, **{LAYERS[name]: layers}, **extra)
         with pytest.raises(DataError, match=message):
-            member.load(folder, parts, new_heads=print)
+            member().load(folder, parts, new_heads=print)
     folder = rewrite(tmp_path, lambda weights: weights, vocab_size=39)
     with pytest.raises(DataError, match=r"wrong shape: .*\(file \[\d+, \d+\], config.json \[39, "):
-        member.load(folder, parts)
+        member().load(folder, parts)
 
 
 @pytest.mark.parametrize("name", [name for name in SIZES if not name.startswith("t5")])
 def test_files_of_the_base_model_alone(name: str, tmp_path: Path) -> None:
     """As published without heads, and without the prefix: a head is new only if a command says."""
     member, parts = saved(name, tmp_path / "whole")
-    whole = member.load(str(tmp_path / "whole"), parts)
+    whole = member().load(str(tmp_path / "whole"), parts)
     whole.base_model.save_pretrained(tmp_path)
     messages: list[str] = []
     if name.startswith("gpt"):  # whose head is the embeddings
-        again = member.load(str(tmp_path), parts)
+        again = member().load(str(tmp_path), parts)
     else:
         with pytest.raises(DataError, match="missing"):
-            member.load(str(tmp_path), parts)
-        again = member.load(str(tmp_path), parts, new_heads=messages.append)
+            member().load(str(tmp_path), parts)
+        again = member().load(str(tmp_path), parts, new_heads=messages.append)
         assert messages
         assert messages[0].startswith(f"{tmp_path}: new, with random weights: ")
     before = whole.base_model.state_dict()
@@ -169,17 +169,17 @@ def test_a_folder_has_the_head_that_it_is_named_for(tmp_path: Path) -> None:
 
 def test_masks_that_were_saved_as_weights_are_left_out(tmp_path: Path) -> None:
     member, parts = saved("gpt2", tmp_path / "whole")
-    member.load(str(tmp_path / "whole"), parts).base_model.save_pretrained(tmp_path)
+    member().load(str(tmp_path / "whole"), parts).base_model.save_pretrained(tmp_path)
     masks = {
         "h.0.attn.bias": torch.ones(1, 1, 4, 4),
         "h.0.attn.masked_bias": torch.tensor(-1e4),
     }
     folder = rewrite(tmp_path, lambda weights: {**weights, **masks})
-    assert member.load(folder, parts)
+    assert member().load(folder, parts)
     real = {"h.0.attn.c_attn.gate": torch.ones(3)}
     rewrite(tmp_path, lambda weights: {**weights, **real})
     with pytest.raises(DataError, match=r"no place .* h\.0\.attn\.c_attn\.gate\n"):
-        member.load(folder, parts)
+        member().load(folder, parts)
 
 
 def test_a_tokenizer_has_no_more_ids_than_the_network(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_tokenizer_has_no_more_ids_than_the_network(tmp_path: Path) -> None:
     vocab = {"a": 0, "b": 39}
     tokenizer = {"model": {"vocab": vocab}, "added_tokens": [{"id": 5}]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert member.load(str(tmp_path), parts)
+    assert member().load(str(tmp_path), parts)
     for broken, message in (
         ({**tokenizer, "added_tokens": [{"id": 40}]}, "ids up to 40, .* embeddings for 40"),
         ({"model": {"vocab": [["a", 0.0]] * 41}, "added_tokens": []}, "ids up to 40"),
@@ -195,14 +195,14 @@ def test_a_tokenizer_has_no_more_ids_than_the_network(tmp_path: Path) -> None:
     ):
         (tmp_path / "tokenizer.json").write_text(json.dumps(broken))
         with pytest.raises(DataError, match=message):
-            member.load(str(tmp_path), parts)
+            member().load(str(tmp_path), parts)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     member, parts = saved("bert", tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"abc")
     with pytest.raises(DataError, match="cannot be loaded"):
-        member.load(str(tmp_path), parts)
+        member().load(str(tmp_path), parts)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(DataError, match="cannot be loaded"):
-        member.load(str(tmp_path), parts)
+        member().load(str(tmp_path), parts)

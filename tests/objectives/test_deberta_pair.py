@@ -215,7 +215,7 @@ def test_its_folder_is_a_plain_body_with_the_sum_as_its_table(
     assert torch.equal(body(ids).last_hidden_state, expected)
     generator = AutoModelForMaskedLM.from_pretrained(tmp_path / "generator")
     assert torch.equal(generator.get_input_embeddings().weight, theirs)
-    family = get_family("deberta")
+    family = get_family("deberta")()
     masked = family.load(str(tmp_path), ("mlm",)).eval()
     assert torch.equal(masked(ids).logits, model.generator(ids).logits)
     again = family.load(str(tmp_path), HEADS).eval()
@@ -231,7 +231,7 @@ def test_a_folder_without_a_generator(tmp_path: Path) -> None:
     """The discriminator begins as it was, and a new generator with its table."""
     model = pair()
     model.discriminator.save_pretrained(tmp_path)
-    family = get_family("deberta")
+    family = get_family("deberta")()
     with pytest.raises(DataError, match="generator"):
         family.load(str(tmp_path), HEADS)
     said: list[str] = []

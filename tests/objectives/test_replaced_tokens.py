@@ -176,7 +176,7 @@ def test_its_folder_is_a_discriminator_with_its_generator(
     assert torch.equal(discriminator(ids).logits, model.discriminator(ids).logits)
     generator = AutoModelForMaskedLM.from_pretrained(tmp_path / "generator").eval()
     assert torch.equal(generator(ids).logits, model.generator(ids).logits)
-    again = get_family("electra").load(str(tmp_path), HEADS).eval()
+    again = get_family("electra")().load(str(tmp_path), HEADS).eval()
     same_tables(again)
     for term, value in examples.loss(network(again), some(examples)).items():
         assert value == examples.loss(network(model), some(examples))[term]
@@ -185,9 +185,9 @@ def test_its_folder_is_a_discriminator_with_its_generator(
 def test_a_folder_without_a_generator(tmp_path: Path) -> None:
     pair().discriminator.save_pretrained(tmp_path)
     with pytest.raises(DataError, match="generator"):
-        get_family("electra").load(str(tmp_path), HEADS)
+        get_family("electra")().load(str(tmp_path), HEADS)
     said: list[str] = []
-    same_tables(get_family("electra").load(str(tmp_path), HEADS, new_heads=said.append))
+    same_tables(get_family("electra")().load(str(tmp_path), HEADS, new_heads=said.append))
     assert "new, with random weights: generator" in said[0]
 
 

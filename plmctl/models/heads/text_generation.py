@@ -24,6 +24,7 @@ from transformers import (
 
 from plmctl import hub
 from plmctl.arrays import batches, lengths_of, padded
+from plmctl.models.any_head import ability, logits_at, options_of
 from plmctl.models.decoder import hidden_states
 from plmctl.models.load import HeadSource, from_scratch, load_network
 from plmctl.models.parameters import add_token_embeddings
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 def load_writer(
     start: HeadSource, changes: Mapping[str, Any], new_ids: Sequence[int]
 ) -> PreTrainedModel:
-    """GPT-1, GPT-2 or GPT-3 with its language-model head, in float32.
+    """A decoder with its language-model head, in float32.
 
     Args:
         new_ids: The ids of tokens that finetuning adds to the vocabulary (GPT-1).
@@ -50,6 +51,7 @@ def load_writer(
     )
     if new_ids and max(new_ids) >= network.get_input_embeddings().num_embeddings:
         add_token_embeddings(network, list(new_ids))
+    ability(network)  # tried here, where no other process has a part of it
     writer: PreTrainedModel = network
     return writer
 
@@ -75,8 +77,11 @@ def write(
     Returns:
         lm: [K, V].
     """
+    if not ability(model).on_states:
+        inputs = {"input_ids": input_ids, **options_of(model)}
+        return {"lm": logits_at(model, inputs, positions, project)}
     states = hidden_states(model, input_ids).flatten(0, 1)
-    return {"lm": project(states[positions], model.lm_head)}
+    return {"lm": project(states[positions], model.get_output_embeddings())}
 
 
 # --- Generating ---
