@@ -661,6 +661,7 @@ RUNS: dict[str, dict] = {
         "optim": {"name": "stable_adamw"},
         "schedule": {"name": "polynomial", "warmup": 3, "warmup_rule": "multiply"},
     },
+    "mlm+rtd, deberta": {},
 }
 """By name in ``OBJECTIVES`` or ``TRAIN``: changes of the config."""
 
