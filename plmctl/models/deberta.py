@@ -86,7 +86,8 @@ class MaskDecoder(nn.Module):
                 relative_pos=distances,
                 rel_embeddings=vectors,
             )
-        return queries.flatten(0, 1)[positions]
+        states_KH: Tensor = queries.flatten(0, 1)[positions]
+        return states_KH
 
 
 class DebertaMaskedLM(DebertaV2ForMaskedLM):
@@ -108,7 +109,7 @@ class DebertaMaskedLM(DebertaV2ForMaskedLM):
             return decoded
         return encode(body, positions, input_ids=input_ids, attention_mask=attention_mask)[0]
 
-    def forward(  # type: ignore[override]  # what plmctl calls it with
+    def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any
     ) -> MaskedLMOutput:
         """Logits [B, L, V] of all tokens."""
@@ -209,7 +210,8 @@ class ShiftedEmbedding(nn.Embedding):
     """
 
     def __init__(self, other: nn.Embedding, difference: Tensor) -> None:
-        super().__init__(*difference.shape, padding_idx=other.padding_idx, _weight=difference)
+        rows, width = difference.shape
+        super().__init__(rows, width, padding_idx=other.padding_idx, _weight=difference)
         self._other = (other,)  # a tuple, so that it is no part of this network
 
     def forward(self, input: Tensor) -> Tensor:

@@ -118,4 +118,5 @@ class NeededPositions(DisentangledSelfAttention):
 
     def _heads(self, x: Tensor) -> Tensor:
         """[..., L, H] to [..., heads, L, d]."""
-        return x.unflatten(-1, (self.num_attention_heads, -1)).transpose(-2, -3)
+        heads: Tensor = x.unflatten(-1, (self.num_attention_heads, -1)).transpose(-2, -3)
+        return heads
