@@ -64,7 +64,8 @@ def make_model(
     config = member.Config.model_validate({"family": family, **fields})
     if seed is not None:
         torch.manual_seed(seed)
-    return member(config).build(vocab_size=vocab_size, pad_id=pad_id, loss_terms=loss_terms)
+    family_of_it = member.chosen(config)
+    return family_of_it.build(vocab_size=vocab_size, pad_id=pad_id, loss_terms=loss_terms)
 
 
 def make_network(
@@ -89,6 +90,8 @@ ANY_VOCAB = Vocab(
     size=120, pad=0, unk=1, cls=2, sep=3, mask=4, bos=2, eos=3, sentinels=_SENTINELS, words=_WORDS
 )
 _TINY: dict[str, dict[str, Any]] = {
+    "auto": {"architecture": "xlm-roberta", "hidden_size": 32, "num_hidden_layers": 2}
+    | {"num_attention_heads": 2, "intermediate_size": 64},
     "albert": {"hidden_size": 32, "embedding_size": 16, "num_attention_heads": 2},
     "distilbert": {"dim": 32, "n_heads": 2},
     "elmo": {"cell_size": 16, "projection_size": 8},

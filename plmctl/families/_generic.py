@@ -233,14 +233,34 @@ class Generic(Family):
 
     @classmethod
     def run_layers(cls, model: Any, rows: int, length: int) -> None:
-        """See the base class."""
+        """See the base class; without weights, masks are made in the way that reads no values.
+
+        Raises:
+            ConfigError: Its code reads values nevertheless.
+        """
         import torch
 
-        from plmctl.models.any_head import options_of
+        from plmctl.models.any_head import options_of, takes
 
         ids = torch.zeros(rows, length, dtype=torch.long, device=model.device)
-        decoder = {"decoder_input_ids": ids} if cls.ENCODER_DECODER else {}
-        model(ids, **decoder, **options_of(model))
+        inputs = {"input_ids": ids, **options_of(model)}
+        if cls.FORM == "decoder" and takes(model, "attention_mask"):
+            inputs["attention_mask"] = torch.ones_like(ids)
+        if cls.ENCODER_DECODER:
+            inputs["decoder_input_ids"] = ids
+        usual = model.config._attn_implementation
+        if model.device.type == "meta":
+            model.set_attn_implementation("eager")
+        try:
+            model(**inputs)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"the time of a step of {type(model).__name__} cannot be estimated without running "
+                "it",
+                "prepare the text and measure it with `plmctl plan CONFIG --measure`, or give "
+                "`train.budget` in tokens",
+            ) from error
+        model.set_attn_implementation(usual)
 
 
 class GenericEncoder(Generic):
@@ -343,7 +363,8 @@ def network_classes(architecture: str) -> dict[Form, Any]:
     if architecture not in transformers.CONFIG_MAPPING:
         return {}
     config_class: Any = transformers.CONFIG_MAPPING[architecture]
-    if config_class.sub_configs:  # images, sound, or two networks of other architectures
+    # Parts of other kinds are images, sound, or two networks; those without a kind are settings.
+    if any(getattr(part, "model_type", None) != "" for part in config_class.sub_configs.values()):
         return {}
     mappings: dict[Form, Any] = {
         "encoder_decoder": transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,

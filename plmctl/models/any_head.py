@@ -8,9 +8,11 @@ per network, on two short texts (``Ability``).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from plmctl.models.decoder import cache_parameter
+from plmctl.models.encoder import options_at
 
 Change = Callable[[Tensor], Tensor]
 
@@ -59,7 +62,11 @@ def ability(model: Any) -> Ability:
     if model not in _known:
         if model.device.type == "meta":
             return Ability(False, False, False, True, False, False)
-        _known[model] = _tried(model)
+        tried = _tried(model)
+        if not (tried.at_positions and tried.without_padding):
+            # In float32 large states can differ by more than is allowed (MobileBERT's).
+            tried = _tried(copy.deepcopy(model).double())
+        _known[model] = tried
     return _known[model]
 
 
@@ -73,14 +80,14 @@ def _tried(model: Any) -> Ability:
     try:
         ids = _sample_ids(model)
         inputs = _inputs(model, ids)
-        whole = model(**inputs).logits.float()
+        whole = model(**inputs).logits
         picked = torch.tensor([1, 4, _LENGTH - 1, _LENGTH + 3], device=ids.device)
         close = _CLOSE * whole.abs().max().clamp_min(1e-3)
 
         def same(logits: Tensor | None, wanted: Tensor) -> bool:
             if logits is None or logits.numel() != wanted.numel():
                 return False
-            return bool((logits.float().reshape(wanted.shape) - wanted).abs().max() <= close)
+            return bool((logits.reshape(wanted.shape) - wanted).abs().max() <= close)
 
         some = whole.flatten(0, 1)[picked]
         at_positions = same(_attempt(lambda: _at_positions(model, inputs, picked)), some)
@@ -89,7 +96,7 @@ def _tried(model: Any) -> Ability:
         on_states = in_pieces and same(_attempt(lambda: layer(_states(model, inputs))), whole)
         padded = _attempt(lambda: model(**_with_padding(model, inputs)).logits[:, :_LENGTH])
         later = {**inputs, **_other_last(model, inputs)}
-        moved = (model(**later).logits.float() - whole)[:, :-1].abs().max()
+        moved = (model(**later).logits - whole)[:, :-1].abs().max()
         return Ability(
             at_positions,
             in_pieces,
@@ -109,18 +116,18 @@ def _nothing_after(model: Any, inputs: dict[str, Any], layer: nn.Linear) -> bool
     """
     for largest in (1.0, 300.0):
         given: list[Tensor] = []
-        with _output_layer(model, given, lambda read, most=largest: _up_to(most, read, layer)):
+        with _output_layer(model, given, partial(_up_to, largest, layer)):
             logits = _attempt(lambda: model(**inputs).logits)
         if logits is None or not given:
             return False
-        expected = layer(_up_to(largest, given[0], layer))
+        expected = layer(_up_to(largest, layer, given[0]))
         close = logits.shape == expected.shape and (logits - expected).abs().max()
         if close is False or close > _CLOSE * largest:
             return False
     return True
 
 
-def _up_to(largest: float, read: Tensor, layer: nn.Linear) -> Tensor:
+def _up_to(largest: float, layer: nn.Linear, read: Tensor) -> Tensor:
     """The same input of an output layer, by a factor with which its products go up to a number."""
     return read * (largest / nn.functional.linear(read, layer.weight).abs().max())
 
@@ -251,8 +258,16 @@ def _output_layer(model: Any, given: list[Tensor], change: Change) -> Iterator[N
 
 
 def _at_positions(model: Any, inputs: dict[str, Any], positions: Tensor) -> Tensor:
-    with _last_states(model, lambda states: states.flatten(0, 1)[positions][None]):
-        logits: Tensor = model(**inputs).logits
+    body = body_of(model)
+    options, positions = options_at(body, positions, inputs)
+    handle = body.register_forward_pre_hook(
+        lambda _, arguments, named: (arguments, {**named, **options}), with_kwargs=True
+    )
+    try:
+        with _last_states(model, lambda states: states.flatten(0, 1)[positions][None]):
+            logits: Tensor = model(**inputs).logits
+    finally:
+        handle.remove()
     return logits[0]
 
 

@@ -34,11 +34,21 @@ def encode(body: Any, positions: Tensor, **inputs: Tensor) -> tuple[Tensor, Tens
     Returns:
         [K, H], and the pooler's output [B, H] for each row's first token, if there is a pooler.
     """
-    options: dict[str, Any] = {}
-    if (stack := _partial_stack(body)) is not None:
-        options, positions = stack.at_positions(body, positions, inputs)
+    options, positions = options_at(body, positions, inputs)
     output = body(**inputs, **options)
     return output.last_hidden_state.flatten(0, 1)[positions], output.get("pooler_output")
+
+
+def options_at(
+    body: Any, positions: Tensor, inputs: dict[str, Tensor]
+) -> tuple[dict[str, Any], Tensor]:
+    """Further options of an encoder for fewer positions, and where these are in its output then.
+
+    Args:
+        body: An encoder, or the encoder and decoder of a network.
+    """
+    stack = _partial_stack(body)
+    return ({}, positions) if stack is None else stack.at_positions(body, positions, inputs)
 
 
 def first_tokens_only(body: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:

@@ -369,10 +369,11 @@ def _check_vocabulary(network: PreTrainedModel, source: str) -> None:
         )
         raise read_error(error, other) from error
     table: Any = network.get_input_embeddings()
-    if table is not None and largest >= table.num_embeddings:  # None: it reads characters
+    rows = 0 if table is None else len(table.weight)
+    if rows and largest >= rows:  # none: it reads characters
         raise DataError(
             f"{source}: the tokenizer has ids up to {largest:,}, and the model has embeddings for "
-            f"{table.num_embeddings:,}",
+            f"{rows:,}",
             "put the tokenizer into the folder that the model was trained with",
         )
 

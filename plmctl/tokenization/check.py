@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ def check_tokenizer(source: str) -> None:
     refuse_links(Path(source))
     if Path(source).is_dir():
         _check_complete(source)
+        _require_converter(source)
     check_sums(source)
     check_probe(source)
 
@@ -99,6 +101,71 @@ def _check_complete(source: str) -> None:
         f'{opened}.save_pretrained({source!r})"'
         + ("; for a cased model do_lower_case=False" if of_bert else ""),
     )
+
+
+# --- A SentencePiece file without a tokenizer.json, which transformers converts ---
+
+
+_SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+
+
+def _sentencepiece_file(source: str) -> Path | None:
+    """The file that a folder's tokenizer is converted from; None: it has a tokenizer.json.
+
+    A tokenizer.model may be one of tiktoken, which is text; a protocol buffer begins with a tag.
+    """
+    there = vocabulary_files(source)
+    if "tokenizer.json" in there:
+        return None
+    paths = (Path(source) / name for name in _SENTENCEPIECE if name in there)
+    return next((path for path in paths if path.read_bytes()[:1] == b"\n"), None)
+
+
+def _require_converter(source: str) -> None:
+    """Refuse to convert without the libraries that can: transformers names another one.
+
+    Raises:
+        PlmError: One is not installed.
+    """
+    if (path := _sentencepiece_file(source)) is None:
+        return
+    if not (find_spec("sentencepiece") and find_spec("google") and find_spec("google.protobuf")):
+        raise PlmError(
+            f"{source}: {path.name} has to be converted, for which the libraries sentencepiece and "
+            "protobuf are needed",
+            "pip install sentencepiece protobuf",
+        )
+
+
+_PROBES = ("Anna sees 3 trees, doesn't she?", "  two  spaces ", "Été à l'école", "我们在2019年。")
+
+
+def check_converted(source: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer whose pieces are not those of the file that it was converted from.
+
+    So it is if the class of tokenizer_config.json is of another algorithm than the file.
+
+    Raises:
+        DataError: With a text.
+    """
+    if not Path(source).is_dir() or (path := _sentencepiece_file(source)) is None:
+        return
+    from sentencepiece import SentencePieceProcessor
+
+    original = SentencePieceProcessor(model_file=str(path))
+    size = original.get_piece_size()
+    own = "".join(original.id_to_piece(id_) for id_ in range(3, size, max(1, size // 100)))
+    for text in (own.replace(SPACE_MARK, " ").strip(), *_PROBES):
+        pieces = original.encode(text, out_type=str)
+        known = [p for p in pieces if original.piece_to_id(p) != original.unk_id()]
+        converted = tokenizer.tokenize(text)
+        if len(known) == len(pieces) and converted != pieces:
+            raise DataError(
+                f"{source}: {type(tokenizer).__name__} cuts {text!r} into {' '.join(converted)}, "
+                f"and {path.name} into {' '.join(pieces)}",
+                "name the class of the published model as `tokenizer_class` in "
+                "tokenizer_config.json, or save the tokenizer with transformers once",
+            )
 
 
 UNKNOWN = "\ufffe"

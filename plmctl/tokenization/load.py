@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from plmctl import hub
 from plmctl.characters import SPACES
-from plmctl.tokenization.check import check_tokenizer, check_usable, opening
+from plmctl.tokenization.check import check_converted, check_tokenizer, check_usable, opening
 from plmctl.tokenization.seams import byte_table
 from plmctl.tokenization.units import SPACE_BYTE, SPACE_MARK
 
@@ -51,6 +51,7 @@ def open_tokenizer(source: str) -> PreTrainedTokenizerBase:
             source, trust_remote_code=False
         )
     check_usable(source, tokenizer)
+    check_converted(source, tokenizer)
     return tokenizer
 
 

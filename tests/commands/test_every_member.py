@@ -42,9 +42,24 @@ def rows(world: Path) -> str:
     return "tasks.jsonl"
 
 
-@pytest.mark.parametrize("name", registry.names("families"))
+@pytest.mark.parametrize("name", [one.name for one in families() if one.SIZES])
 def test_a_family_goes_through_all_commands(name: str, pretrained: dict[str, Path]) -> None:
     walk(name)
+
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+OF_ANY = {
+    "xlm-roberta": SMALL | {"intermediate_size": 64, "max_position_embeddings": 64},
+    "gemma2": SMALL | {"intermediate_size": 64, "num_key_value_heads": 2, "head_dim": 8},
+    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
+    "mbart": {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64}
+    | {"decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
+}
+
+
+@pytest.mark.parametrize("name", OF_ANY)
+def test_so_does_any_architecture(name: str, pretrained: dict[str, Path]) -> None:
+    walk("auto", network={"architecture": name, **OF_ANY[name]})
 
 
 @pytest.mark.parametrize("name", OTHERS)

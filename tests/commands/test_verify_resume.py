@@ -157,6 +157,17 @@ def modernbert() -> dict:
     }
 
 
+def any_encoder() -> dict:
+    model = {"family": "auto", "architecture": "xlm-roberta", "hidden_size": 32}
+    model |= {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    return pretrain_config("bert") | {
+        "tokenizer": tokenizer("roberta", "byte_bpe", 300),
+        "model": model,
+        "objective": {"name": "mlm"},
+        "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
+    }
+
+
 def electra() -> dict:
     model = BERT | {"family": "electra", "embedding_size": 16, "hidden_dropout_prob": 0.1}
     return pretrain_config("bert") | {
@@ -194,6 +205,7 @@ OTHERS = {
     "gpt1": gpt1,
     "gpt3": gpt3,
     "llama": llama,
+    "auto": any_encoder,
     "qwen3": lambda: llama("qwen3"),
     "modernbert": modernbert,
     "electra": electra,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plmctl.corpus.labelled import read_rows
-from plmctl.families.base import Family, get_family
+from plmctl.families.base import Family, get_family, make_family
 from plmctl.objectives.base import get_objective
 from plmctl.tasks.base import get_task
 from plmctl.tokenization.load import open_tokenizer
@@ -48,16 +48,27 @@ def ended(*arguments: str) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def walk(name: str, objective: str | None = None, bert: str = "done-bert") -> None:
+def walk(
+    name: str,
+    objective: str | None = None,
+    bert: str = "done-bert",
+    network: dict[str, Any] | None = None,
+) -> None:
     """Take a family, and perhaps an objective that is not its paper's, through all commands.
 
     Args:
         bert: A run folder of a BERT, which teaches a family or objective that needs a teacher.
+        network: Options of a family that has no sizes, so that `init` does not propose it.
     """
-    family = get_family(name)
-    folder = f"{name}-{objective or family.OBJECTIVE}"
+    family: Any = get_family(name)
+    if network is not None:
+        family = make_family(family.Config.model_validate({"family": name, **network}))
+    folder = f"{name}-{objective or family.OBJECTIVE}-{(network or {}).get('architecture', '')}"
     changes = (*TINY, f"run={folder}/pretrained")
-    configured = configure(family, objective, folder, bert)
+    if network is not None:
+        configured = configure_by_hand(family, network, folder)
+    else:
+        configured = configure(family, objective, folder, bert)
     pretraining = (configured, *changes)
     assert json.loads(done("plan", *pretraining, "--json"))["parameters"] > 0
     timed = json.loads(done("plan", *pretraining, *BUDGETED, "--json"))
@@ -104,6 +115,26 @@ def configure(family: type[Family], objective: str | None, folder: str, bert: st
         text = config.read_text(encoding="utf-8")
         begin, end = text.index("\nobjective:"), text.index("\ntrain:")
         config.write_text(f"{text[:begin]}\nobjective: {{name: {objective}}}{text[end:]}")
+    return f"{folder}/pretrain.yaml"
+
+
+def configure_by_hand(family: Family, network: dict[str, Any], folder: str) -> str:
+    """The config of a pretraining of a family that `init` does not propose."""
+    assert "none can be proposed" in refused("init", "text.txt", "--family", family.name)
+    template = "t5" if family.ENCODER_DECODER else "roberta"
+    tokenizer = {"run": f"{folder}/tok", "family": template, "data": {"train": ["text.txt"]}}
+    tokenizer |= {"algorithm": get_family(template).TOKENIZER.ALGORITHM, "vocab_size": 300}
+    settings = {
+        "run": f"{folder}/pretrained",
+        "tokenizer": f"{folder}/tok",
+        "model": {"family": family.name, **network},
+        "data": {"train": ["text.txt"], "valid": 0.1},
+        "train": {"phases": [{"seq_len": 24, "steps": 2}]},
+    }
+    Path(folder).mkdir()
+    write(f"{folder}/tokenizer.yaml", tokenizer)
+    done("train-tokenizer", f"{folder}/tokenizer.yaml")
+    write(f"{folder}/pretrain.yaml", settings)
     return f"{folder}/pretrain.yaml"
 
 

@@ -114,7 +114,7 @@ _OF_BERT = (
 
 
 class _Bert(_Partial):
-    """BERT's and RoBERTa's."""
+    """BERT's and RoBERTa's, and those of their copies."""
 
     _output = BaseModelOutputWithPastAndCrossAttentions
     needs = _OF_BERT
@@ -162,8 +162,12 @@ class _Albert(_Partial):
 _STACKS: dict[str, tuple[str, type[_Partial]]] = {
     "transformers.models.albert.modeling_albert": ("AlbertTransformer", _Albert),
     "transformers.models.bert.modeling_bert": ("BertEncoder", _Bert),
+    "transformers.models.camembert.modeling_camembert": ("CamembertEncoder", _Bert),
+    "transformers.models.data2vec.modeling_data2vec_text": ("Data2VecTextEncoder", _Bert),
     "transformers.models.distilbert.modeling_distilbert": ("Transformer", _DistilBert),
+    "transformers.models.ernie.modeling_ernie": ("ErnieEncoder", _Bert),
     "transformers.models.roberta.modeling_roberta": ("RobertaEncoder", _Bert),
+    "transformers.models.xlm_roberta.modeling_xlm_roberta": ("XLMRobertaEncoder", _Bert),
 }
 """For a file of transformers: the class of its networks' list of layers, and what it becomes."""
 
