@@ -20,6 +20,7 @@ from plmctl.families.base import get_family
 from plmctl.models.deberta import DECODER_FILE, DebertaMaskedLM
 from plmctl.models.fast import apply_fast_paths
 from plmctl.models.fast.disentangled import NeededPositions
+from plmctl.models.parameters import depths, reinit
 from plmctl.tokenization.layout import layout_of
 from tests.builders import make_model
 from tests.tokenization.conftest import TEXTS, config_of, train
@@ -287,6 +288,24 @@ def test_a_folder_is_transformers_own_with_a_decoder_beside_it(tmp_path: Path) -
     said: list[str] = []
     family.load(str(tmp_path), ("mlm",), new_heads=said.append)
     assert said == [f"{tmp_path}: new, with random weights: mask_decoder ({DECODER_FILE})"]
+
+
+def test_what_the_layers_share_lies_below_them(tmp_path: Path) -> None:
+    """The table of distances has the rate of embeddings, and stays when top layers are redrawn."""
+    build(**SMALL, conv_kernel_size=3).save_pretrained(tmp_path)
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    depth = depths(model)
+    shared = [name for name in depth.of if ".rel_" in name or ".conv." in name]
+    shared += ["deberta.encoder.LayerNorm.weight"]
+    assert {depth.of[name] for name in shared} == {0}
+    assert depth.of["deberta.encoder.layer.2.output.dense.weight"] == depth.layers == 3
+    assert depth.of["pooler.dense.weight"] == depth.of["classifier.weight"] == 4
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    reinit(model, 1)
+    after = model.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in shared)
+    changed = "deberta.encoder.layer.2.output.dense.weight"
+    assert not torch.equal(after[changed], before[changed])
 
 
 def test_a_damaged_decoder_is_refused(tmp_path: Path) -> None:
