@@ -27,6 +27,22 @@ def spread(size: int, limit: int | None) -> Ints:
     return np.arange(count) * size // max(count, 1)
 
 
+def exact_shares(weights: Sequence[float], total: int) -> Ints:
+    """Whole numbers in proportion to ``weights`` that sum to ``total`` (largest remainders).
+
+    Args:
+        weights: Positive, of any sum.
+
+    Returns:
+        [S], each within one of its exact share.
+    """
+    exact = np.asarray(weights, dtype=np.float64) / sum(weights) * total
+    counts: Ints = np.floor(exact).astype(np.int64)
+    left = total - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:left]] += 1
+    return counts
+
+
 def padded(
     rows: Sequence[Sequence[int] | Ints], fill: int, *, left: bool = False
 ) -> tuple[Ints, Bools]:

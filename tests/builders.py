@@ -107,9 +107,11 @@ def fitting_pairs() -> list[tuple[str, str]]:
         (family, objective)
         for family in registry.names("families")
         for objective in registry.names("objectives")
-        if get_family(family).fits(
+        if get_objective(objective).LOSS_TERMS  # a mixture has those of its objectives
+        and get_family(family).fits(
             get_objective(objective).LOSS_TERMS,
             encoder_decoder=get_objective(objective).ENCODER_DECODER,
+            both_sides=get_objective(objective).BOTH_SIDES,
         )
     ]
 
@@ -206,6 +208,9 @@ class ChangedExamples:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def at_step(self, step: int, steps: int) -> "ChangedExamples":
+        return replace(self, step=self.step.at_step(step, steps))
 
 
 def json_lines(path: Path | str) -> list[dict[str, Any]]:

@@ -60,6 +60,7 @@ AT_LEAST = {
     "electra": 38,
     "elmo": 70,
     "eval": 16,
+    "gpt_bert": 40,
     "gpt1": 175,
     "gpt2": 65,
     "gpt3": 145,

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from plmctl.commands.prepare import data_of, data_of_stores, prepare, root_of
-from plmctl.config.sections import Phase, TrainConfig
+from plmctl.config.sections import TrainConfig
 from plmctl.config.units import Budget
 from plmctl.corpus.build import find_stores
 from plmctl.errors import ConfigError, DataError, PlmError
@@ -197,7 +197,8 @@ def _decision(outline: Outline, *, measure: bool) -> Decision | None:
         seconds = _estimated(outline, per_token)
         source = "estimated from one layer and the output layer, timed here"
     # A sample of validation needs the forward pass alone, about a third of a step's time for it.
-    validation = (config.log.validate_samples or 2000) / train.batch_size * max(seconds) / 3
+    samples = max(each / batch for each, batch in zip(seconds, train.batch_sizes, strict=True))
+    validation = (config.log.validate_samples or 2000) * samples / 3
     every = config.log.validate_every
     timing = Timing(
         tuple(seconds), 0.0, validation, 0.0, every, config.checkpoint.every, source=source
@@ -245,7 +246,7 @@ def _estimated(outline: Outline, per_token: Sequence[float]) -> list[float]:
         predicted_here = max(1, round(share * rows * length))
         layer, output = _timed_layers(outline, use, rows, length, targets=predicted_here)
         each = inside * layer.flop + share * predicted * output.flop
-        passes = config.train.batch_size * length * each / processes
+        passes = config.train.batch_sizes[number] * length * each / processes
         table = sizes.outputs * sizes.output_width
         updates = (sizes.parameters - table) * layer.weight + table * output.weight
         seconds.append(_REST * passes + updates)
@@ -474,7 +475,7 @@ def _within(train: TrainConfig, budget: Budget) -> TrainConfig:
     else:
         parts = list(shares(train))
     phases = tuple(
-        Phase(seq_len=phase.seq_len, share=part)
+        phase.model_copy(update={"steps": None, "share": part})
         for phase, part in zip(train.phases, parts, strict=True)
     )
     return train.model_copy(update={"budget": budget, "phases": phases})
@@ -508,22 +509,24 @@ def measured(prepared: Prepared) -> dict[str, Any]:
     processes, seconds = world_size(config.launch, config.compute.device), []
     for phase in plan.phases:
         last = max(0, phase.steps - 1)  # of a batch that grows, the full one
-        batches = StepBatches(phase.examples, phase.slicing, plan.seed)[last]
+        kinds = list(phase.examples.alternatives().values())  # of a mixture, in turn
+        batches = [StepBatches(one, phase.slicing, plan.seed)[last] for one in kinds]
         say(f"timing {_TRIALS} micro-batches")
         times = []
         # A compiled network compiles every shape before its time counts.
         for number in range(-_TRIALS if network.compiled else 0, _TRIALS):
             began = time.perf_counter()
-            one = [batches[number % len(batches)]]
-            done = take_step(engine, phase.examples, one, plan.clip, abs(number))
+            kind = number % len(kinds)
+            one = [batches[kind][number % len(batches[kind])]]
+            done = take_step(engine, kinds[kind], one, plan.clip, abs(number))
             if done.loss != done.loss:  # reading it waits for the device
                 raise PlmError("the loss of a trial step is not a number", "lower optim.lr")
             times.append(time.perf_counter() - began)
         del times[:-_TRIALS]
-        seconds.append(statistics.median(times[1:]) * len(batches) / processes)
+        seconds.append(statistics.median(times[1:]) * len(batches[0]) / processes)
     full = sum(one * phase.steps for one, phase in zip(seconds, plan.phases, strict=True))
-    tokens = [p.seq_len * q.steps for p, q in zip(config.train.phases, plan.phases, strict=True)]
-    whole = sum(tokens) * config.train.batch_size
+    planned = zip(config.train.phases, config.train.batch_sizes, plan.phases, strict=True)
+    whole = sum(batch * own.seq_len * phase.steps for own, batch, phase in planned)
     return {"step_seconds": seconds, "seconds": full * course(config.train).tokens[-1] / whole}
 
 

@@ -28,7 +28,7 @@ from plmctl.run.pretraining import sample_costs, training_examples, validation_e
 from plmctl.run.yardsticks import yardsticks
 from plmctl.tokenization.load import token_texts
 from plmctl.training.data import StepBatches, examples_of, step_digests
-from plmctl.training.plan import PhasePlace, Slicing
+from plmctl.training.plan import Slicing
 from plmctl.training.schedule import course
 
 if TYPE_CHECKING:
@@ -48,9 +48,12 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
     """
     prepared = preflight(config)
     text = prepare(config, prepared.encoder)
-    source = training_examples(prepared, text)[0].at_progress(0.0)
+    source = training_examples(prepared, text)[0]
     say(f"sentences: {text.sentences}")
-    alone = frequency_losses(text.train, source, None, None)
+    kinds = source.alternatives()  # of a mixture of objectives, each
+    alone = frequency_losses(
+        text.train, source if len(kinds) > 1 else source.at_step(0, 1), None, None
+    )
     if alone:
         say(f"loss: {counted_in_words({FREQUENCIES: alone})}; a lower loss is learned from context")
     valid = validation_examples(prepared, text) or (None,)
@@ -59,19 +62,29 @@ def run(config: PretrainConfig, *, count: int, examples: int, as_json: bool) -> 
             f"loss: {counted_in_words(more)}, on the validation text; a lower loss is learned by "
             "more than counting neighbours"
         )
+    document: dict[str, Any] = {"examples": count}
+    tables = []
+    for name, one in kinds.items():
+        first = one.at_step(0, 1)
+        statistics = _statistics(first, count, config.seed)
+        seq_len = config.train.phases[0].seq_len
+        title = f"{name or config.objective.name}: {count:,} examples of length {seq_len}"
+        tables.append(statistics_table(title, {"examples": count, **statistics}, first.expected()))
+        document |= {f"{name}/{key}" if name else key: x for key, x in statistics.items()}
+        if not as_json:
+            shown = examples_of(0, len(first), max(examples, 1), config.seed)[:, :examples]
+            _print(prepared.tokenizer, first, shown)
+    show_result(document, tables, as_json=as_json)
+
+
+def _statistics(source: "StoreExamples", count: int, seed: int) -> dict[str, float]:
+    """The statistics of the first examples in training order."""
     tallies = []
     for number in range(-(-count // _BATCH)):
-        epochs, samples = examples_of(number, len(source), _BATCH, config.seed)
+        epochs, samples = examples_of(number, len(source), _BATCH, seed)
         size = min(_BATCH, count - number * _BATCH)
         tallies.append(source.tally(epochs[:size], samples[:size]))
-    statistics = {"examples": count, **means(merge(tallies))}
-    seq_len = config.train.phases[0].seq_len
-    title = f"{config.objective.name}: {count:,} examples of length {seq_len}"
-    table = statistics_table(title, statistics, source.expected())
-    if not as_json:
-        first = examples_of(0, len(source), max(examples, 1), config.seed)[:, :examples]
-        _print(prepared.tokenizer, source, first)
-    show_result(statistics, [table], as_json=as_json)
+    return means(merge(tallies))
 
 
 def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: bool) -> None:
@@ -94,9 +107,9 @@ def run_batch(config: PretrainConfig, *, batch: int, examples: int, as_json: boo
     _check_batch(batch, config)
     steps = course(config.train)
     phase = bisect_right(steps.begins, batch - 1) - 1
-    source, size = sources[phase], config.train.batch_size
+    source, size = sources[phase], config.train.batch_sizes[phase]
     within = batch - 1 - steps.begins[phase]
-    source = source.at_progress(PhasePlace(steps.begins[phase], steps.steps).done(within))
+    source = source.at_step(batch - 1, steps.steps)
     noted = Path(config.run) / "divergence" / f"step-{batch:06d}.json"
     if noted.is_file():  # the examples that the run had there, after any rollbacks
         document = read_json(noted, "epochs", "samples")
@@ -141,7 +154,8 @@ def run_digest(path: Path, overrides: Sequence[str], *, steps: int, as_json: boo
     plan = plan_of(config, make_accelerator(config.compute))
     if steps > plan.steps:
         raise ConfigError(f"--digest {steps}: the run has {plan.steps:,} steps")
-    digests = list(step_digests(plan, steps, world=1, micro=config.train.batch_size))
+    largest = max(phase.slicing.batch_size for phase in plan.phases)
+    digests = list(step_digests(plan, steps, world=1, micro=largest))
     whole = hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
     rows = [(f"{number:,}", digest) for number, digest in enumerate(digests, start=1)]
     table = rows_table(f"the examples of {steps:,} steps: {whole}", ("step", "hash"), rows)

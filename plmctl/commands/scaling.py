@@ -291,7 +291,7 @@ def analyse(
     Args:
         text: Its number of tokens says how often it is repeated.
     """
-    term = make_objective(maker.config.objective).LOSS_TERMS[0]
+    term = make_objective(maker.config.objective).first_term
     losses = np.array([_held_out_loss(rung, term) for rung in rungs])
     runs = Runs(
         np.array([float(rung.parameters) for rung in rungs]),

@@ -179,7 +179,7 @@ def _write_digests(config: RunConfig, options: Options, path: Path) -> None:
 
     plan = plan_of(config, make_accelerator(config.compute))
     digests_of = partial(step_digests, plan, options.steps)
-    batch = config.train.batch_size
+    batch = max(phase.slicing.batch_size for phase in plan.phases)
     digests = {
         "whole": list(digests_of(world=1, micro=batch)),
         "processes": list(digests_of(world=options.processes, micro=batch)),

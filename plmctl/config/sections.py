@@ -262,6 +262,8 @@ class Phase(Model):
     share: float | None = Field(default=None, gt=0, le=1)
     """With `train.budget` only: the share of the steps; the shares of all phases sum to 1. Empty:
     1, if there is one phase."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """Sequences per step of this phase; empty: `train.batch_size`."""
 
     @model_serializer(mode="wrap")
     def _short(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -275,7 +277,7 @@ class BatchRamp(Model):
     start: int = Field(ge=1)
     """Sequences in the first step; GPT-3's 32k tokens are 16 of length 2,048."""
     tokens: Count = Field(ge=1)
-    """Tokens until the batch has `batch_size`; GPT-3: 4 to 12 billion, depending on its size."""
+    """Tokens until the batch has its full size; GPT-3: 4 to 12 billion, depending on its size."""
 
 
 class AverageConfig(Model):
@@ -302,11 +304,11 @@ class TrainConfig(Model):
     """How much is trained."""
 
     batch_size: int = Field(default=256, ge=1)
-    """Sequences per step, over all devices and micro-batches."""
+    """Sequences per step, over all devices and micro-batches; a phase may have another."""
     micro_batch_size: PositiveOrAuto = "auto"
     """Sequences per device and forward pass; never changes the result."""
     batch_ramp: BatchRamp | None = None
-    """Start with a smaller batch; empty: every step has `batch_size`."""
+    """Start with a smaller batch; empty: every step has the size of its phase."""
     budget: Budget | None = None
     """Instead of steps: how much the run may use. A time (2h, 90m), 100M tokens, 10M words (10Mw),
     or 1e17 FLOPs. It becomes a number of steps once, before the first step: tokens, words and FLOPs
@@ -355,6 +357,20 @@ class TrainConfig(Model):
             raise ValidationError.from_exception_data("TrainConfig", wrong)
         return valid
 
+    @model_validator(mode="after")
+    def _grows_to_each(self) -> Self:
+        ramp, least = self.batch_ramp, min(self.batch_sizes)
+        if ramp is not None and ramp.start > least:
+            raise ValueError(
+                f"batch_ramp: expected a start no larger than the batch of any phase, {least}"
+            )
+        return self
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Sequences per step of each phase, at its full size."""
+        return tuple(phase.batch_size or self.batch_size for phase in self.phases)
+
     @property
     def phase_steps(self) -> tuple[int, ...]:
         """Steps of each phase.
@@ -376,7 +392,7 @@ class TrainConfig(Model):
     def with_steps(self, steps: Sequence[int]) -> TrainConfig:
         """The same with a number of steps for each phase instead of the budget."""
         phases = tuple(
-            Phase(seq_len=phase.seq_len, steps=number)
+            phase.model_copy(update={"steps": number, "share": None})
             for phase, number in zip(self.phases, steps, strict=True)
         )
         return self.model_copy(update={"budget": None, "phases": phases})
@@ -608,6 +624,22 @@ class RateSchedule(Model):
     """The rate of the last step, and of validation."""
 
 
+def rate_at(rate: float | RateSchedule, done: float) -> float:
+    """The masking rate of a step.
+
+    Args:
+        done: 0 at the first step of the run, 1 at the last: ``progress_at``.
+    """
+    if isinstance(rate, float):
+        return rate
+    return (1 - done) * rate.start + done * rate.end
+
+
+def progress_at(step: int, steps: int) -> float:
+    """How much of a run is done at a step: 0 at the first, 1 at the last."""
+    return step / max(steps - 1, 1)
+
+
 class MaskingConfig(ObjectiveConfig):
     """How tokens are chosen and replaced (BERT's published rule by default)."""
 
@@ -652,14 +684,8 @@ class MaskingConfig(ObjectiveConfig):
         return self
 
     def rate_at(self, done: float) -> float:
-        """The masking rate of a step.
-
-        Args:
-            done: 0 at the first step of the run, 1 at the last.
-        """
-        if isinstance(self.rate, float):
-            return self.rate
-        return (1 - done) * self.rate.start + done * self.rate.end
+        """The masking rate of a step: see the function."""
+        return rate_at(self.rate, done)
 
     def pass_of(self, epoch: int) -> int:
         """The number of the set of pairs and masks that an epoch uses."""

@@ -155,14 +155,76 @@ def replace(ids: Ints, chosen: Bools, keys: Keys, treatment: Treatment) -> Ints:
     row, column = np.divmod(at, chosen.shape[1])
     draws = fold(fold(keys, stream("replace"))[row], column)
     kind = uniform(fold(draws, 0))
-    never = sorted(set(treatment.never))
-    random = below(fold(draws, 1), treatment.vocab_size - len(never))
-    for id_ in never:  # a handful: each shifts the ids from it on up by one
-        random = random + (random >= id_)
+    random = random_ids(fold(draws, 1), treatment)
     flat = ids.flatten()
     changed = np.where(kind < treatment.mask + treatment.random, random, flat[at])
     flat[at] = np.where(kind < treatment.mask, treatment.mask_id, changed)
     return flat.reshape(ids.shape)
+
+
+def random_ids(keys: Keys, treatment: Treatment) -> Ints:
+    """Ids [...] drawn by keys [...], all alike but those of ``never``."""
+    never = sorted(set(treatment.never))
+    random = below(keys, treatment.vocab_size - len(never))
+    for id_ in never:  # a handful: each shifts the ids from it on up by one
+        random = random + (random >= id_)
+    return random
+
+
+# --- Spans that tile a row, each treated as one (GPT-BERT) ---
+#
+# Source: ltgoslo/gpt-bert, pretraining/dataset.py (``SpanMaskingStrategy`` and ``apply_mask``).
+
+
+def spans_of(keys: Keys, width: int, longest: int) -> Ints:
+    """[B, width] the number of the span at each position; spans have 1 to ``longest`` positions.
+
+    Args:
+        keys: [B] one key per row.
+    """
+    draws = fold(keys[:, None], stream("spans"), np.arange(width))
+    starts = np.cumsum(1 + below(draws, longest), axis=1)  # of all but the first
+    row, number = np.nonzero(starts < width)
+    begins = np.zeros((len(keys), width), dtype=np.int64)
+    begins[row, starts[row, number]] = 1
+    return np.cumsum(begins, axis=1)
+
+
+def choose_spans(candidates: Bools, spans: Ints, times: Ints, rate: float, keys: Keys) -> Bools:
+    """[B, W] the positions to predict: spans in random order, until they have enough candidates.
+
+    Enough are max(1, floor(rate * candidates + U)); of the last span all positions are chosen. A
+    position that was masked before comes later: the draw of its span counts e times as much for
+    each time.
+
+    Args:
+        candidates: [B, W] positions that may be chosen.
+        spans: [B, W] as of ``spans_of``.
+        times: [B, W] how often each position was masked before.
+        keys: [B] one key per row.
+    """
+    counts = count_probabilistic(candidates.sum(axis=1), rate, keys)
+    order = uniform(fold(keys[:, None], stream("choose"), spans)) * np.exp(times)
+    order = np.where(candidates, order, np.inf)
+    last = np.sort(order, axis=1)[np.arange(len(order)), np.maximum(counts, 1) - 1]
+    return np.asarray(candidates & (order <= last[:, None]), dtype=bool)
+
+
+def replace_spans(ids: Ints, chosen: Bools, spans: Ints, keys: Keys, treatment: Treatment) -> Ints:
+    """The ids [B, W] with each chosen span masked, random or kept as one.
+
+    Args:
+        ids: [B, W] original ids.
+        chosen: [B, W].
+        spans: [B, W].
+        keys: [B] one key per row.
+    """
+    kind = uniform(fold(keys[:, None], stream("treat"), spans))
+    places = np.arange(ids.shape[1])
+    random = random_ids(fold(keys[:, None], stream("replace"), places), treatment)
+    changed = np.where(kind < treatment.random, random, ids)
+    masked = kind >= 1 - treatment.mask
+    return np.where(chosen, np.where(masked, treatment.mask_id, changed), ids)
 
 
 # --- Choosing rare tokens more often than frequent ones (XLM, DistilBERT) ---

@@ -63,22 +63,30 @@ class DecoderFamily(Family):
         model: Any,  # transformers types its submodules as tensors or modules
         input_ids: Tensor,
         position_ids: Tensor | None = None,
+        positions: Tensor | None = None,
         project: Project = project_to_logits,
+        *,
+        both_sides: bool = False,
     ) -> dict[str, Tensor]:
-        """Logits at every position.
+        """Logits at every position, or at some.
 
         Args:
             model: A network with the head ``lm_head``.
             input_ids: [B, T], sequences without padding.
             position_ids: [B, T], from 0 at every position that attention shall not look back from;
                 None: each sequence is one text.
+            positions: [K] of the flattened batch; None: all.
+            both_sides: See ``hidden_states``.
 
         Returns:
-            lm: [B, T, V].
+            lm: [B, T, V], or [K, V] at ``positions``.
         """
         from plmctl.models.decoder import hidden_states
 
-        return {"lm": project(hidden_states(model, input_ids, position_ids), model.lm_head)}
+        states = hidden_states(model, input_ids, position_ids, both_sides=both_sides)
+        if positions is not None:
+            states = states.flatten(0, 1)[positions]
+        return {"lm": project(states, model.lm_head)}
 
     @classmethod
     def run_layers(cls, model: Any, rows: int, length: int) -> None:
@@ -90,8 +98,12 @@ class DecoderFamily(Family):
         hidden_states(model, torch.zeros(rows, length, dtype=torch.long, device=model.device))
 
 
+MASK = "<mask>"
+"""The mask token of a decoder that sees both sides, if ``special_tokens`` of its config has it."""
+
+
 class Gpt2Template(TokenizerTemplate):
-    """GPT-2's tokenizer."""
+    """GPT-2's tokenizer, and a mask token if the config has one: the published one has none."""
 
     ALGORITHM = "byte_bpe"
     CLASS = "GPT2Tokenizer"
@@ -100,11 +112,18 @@ class Gpt2Template(TokenizerTemplate):
     RULES = AS_IS
     MAX_LENGTH = 1024
 
+    def extra_tokens(self) -> dict[str, Any]:
+        """See the base class."""
+        extra = [token for token in self.config.special_tokens if token != MASK]
+        options = {"mask_token": MASK} if MASK in self.config.special_tokens else {}
+        return options | ({"extra_special_tokens": extra} if extra else {})
+
 
 class EndOfTextFamily(DecoderFamily):
     """A decoder of texts that end with a token of the kind of GPT-2's <|endoftext|>."""
 
     TOKENIZER = Gpt2Template
+    BOTH_SIDES = True
     TOKEN_IDS = ("bos_token_id", "eos_token_id")
 
     @classmethod

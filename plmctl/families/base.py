@@ -87,6 +87,7 @@ class Family(ABC):
             its folders are recognised as another family's (GPT-3 as GPT-2, SpanBERT as BERT).
         SAMPLES: Whether its networks can make the samples of an objective that has some.
         ENCODER_DECODER: Whether it has an encoder and a decoder.
+        BOTH_SIDES: Whether its forward can let a causal network see both sides of each position.
         ANSWERS: How it answers the rows of a finetuning, by which suites choose recipes: "labels"
             and "spans" of the text by a head, "text" that it writes, labels over "frozen" layers.
         FP16: Whether its networks can be trained in fp16, whose largest number is 65,504.
@@ -124,6 +125,7 @@ class Family(ABC):
     MODEL_TYPE: ClassVar[str] = ""
     SAMPLES: ClassVar[bool] = True
     ENCODER_DECODER: ClassVar[bool] = False
+    BOTH_SIDES: ClassVar[bool] = False
     ANSWERS: ClassVar[tuple[str, ...]] = ("labels", "spans")
     FP16: ClassVar[bool] = True
     FSDP: ClassVar[bool] = True
@@ -469,9 +471,13 @@ class Family(ABC):
         return 0
 
     @classmethod
-    def fits(cls, loss_terms: tuple[str, ...], *, encoder_decoder: bool) -> bool:
+    def fits(
+        cls, loss_terms: tuple[str, ...], *, encoder_decoder: bool, both_sides: bool = False
+    ) -> bool:
         """Whether its networks can be trained or measured on an objective."""
-        return set(loss_terms) <= set(cls.HEADS) and encoder_decoder == cls.ENCODER_DECODER
+        sees = cls.BOTH_SIDES or not both_sides
+        heads = set(loss_terms) <= set(cls.HEADS)
+        return sees and heads and encoder_decoder == cls.ENCODER_DECODER
 
 
 def get_family(name: str) -> type[Family]:

@@ -170,7 +170,8 @@ def _text_of_run(model: LoadedModel) -> DataConfig:
             run = read_document(folder / "config.yaml").data
             if "objective" in run and run["data"].get("train"):
                 data = DataConfig.model_validate(run["data"])
-                if get_objective(run["objective"]["name"]).Config.reads_sentences:
+                member = get_objective(run["objective"]["name"])
+                if member.Config.model_validate(run["objective"]).reads_sentences:
                     return data
                 return data.model_copy(update={"sentences": "none"})
     raise ConfigError(

@@ -51,13 +51,17 @@ class Examples(ABC):
         """The loss terms that are the cross-entropy of their targets, as most are."""
         return self.loss_terms
 
-    def at_progress(self, done: float) -> Self:
+    def at_step(self, step: int, steps: int) -> Self:
         """The examples as a step has them: for an objective that changes over the run.
 
         Args:
-            done: 0 at the first step of the run, 1 at the last.
+            step: From 0, below ``steps``, those of the run.
         """
         return self
+
+    def alternatives(self) -> dict[str, Self]:
+        """The examples of each objective of a mixture by its name; else these, without a name."""
+        return {"": self}
 
     @abstractmethod
     def collate(self, epochs: Ints, samples: Ints) -> Batch:

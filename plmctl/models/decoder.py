@@ -14,7 +14,9 @@ class FastDecoder(metaclass=ABCMeta):
     """A decoder's list of layers with a faster way through them: ``models.fast``."""
 
     @abstractmethod
-    def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+    def states(
+        self, body: Any, embedded: Tensor, position_ids: Tensor | None, *, both_sides: bool = False
+    ) -> Tensor:
         """[B, T, H] of token embeddings [B, T, H]; ``body`` is the network with these layers."""
 
     def states_at(self, body: Any, embedded: Tensor, column_B: Tensor) -> Tensor:
@@ -22,7 +24,13 @@ class FastDecoder(metaclass=ABCMeta):
         return _at(self.states(body, embedded, None), column_B)
 
 
-def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
+def hidden_states(
+    model: Any,
+    input_ids: Tensor,
+    position_ids: Tensor | None = None,
+    *,
+    both_sides: bool = False,
+) -> Tensor:
     """The last hidden states, [B, T, H].
 
     Args:
@@ -30,16 +38,21 @@ def hidden_states(model: Any, input_ids: Tensor, position_ids: Tensor | None = N
         input_ids: [B, T]. Padding is at the end, where no real token sees it: there is no mask.
         position_ids: [B, T], from 0 at every position that attention shall not look back from;
             None: each row is one text.
+        both_sides: Whether each position sees all of its text, later positions too; for networks
+            of families with ``BOTH_SIDES``. Rows then have no padding.
     """
     body = model.base_model
     if (layers := _fast(body)) is not None:
-        return layers.states(body, model.get_input_embeddings()(input_ids), position_ids)
+        embedded: Tensor = model.get_input_embeddings()(input_ids)
+        return layers.states(body, embedded, position_ids, both_sides=both_sides)
+    if both_sides:
+        return states_of_both_sides(body, model.get_input_embeddings()(input_ids), position_ids)
     options: dict[str, Any] = {} if position_ids is None else {"position_ids": position_ids}
     if getattr(model.config, "use_cache", None) is not None:
         # A cache would cost memory, and transformers would not separate the texts of a row.
         options["use_cache"] = False
     elif position_ids is not None:
-        embedded: Tensor = model.get_input_embeddings()(input_ids)
+        embedded = model.get_input_embeddings()(input_ids)
         return _gpt1_states_of_packed_rows(body, embedded, position_ids)
     states: Tensor = body(input_ids, **options).last_hidden_state
     return states
@@ -85,11 +98,29 @@ def _gpt1_states_of_packed_rows(body: Any, embedded: Tensor, position_ids: Tenso
     return states
 
 
-def block_mask(position_ids: Tensor) -> Tensor:
+def states_of_both_sides(body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+    """The last hidden states by transformers' own forward, which a mask of numbers keeps as it is.
+
+    It would make a causal mask of no mask, and eager attention adds a boolean one.
+    """
+    mask = embedded.new_zeros(1, 1, embedded.shape[1], embedded.shape[1])
+    if position_ids is not None:
+        seen = block_mask(position_ids, both_sides=True)
+        mask = torch.zeros_like(seen, dtype=embedded.dtype)
+        mask.masked_fill_(~seen, torch.finfo(embedded.dtype).min)
+    run = body(
+        inputs_embeds=embedded, position_ids=position_ids, attention_mask=mask, use_cache=False
+    )
+    states: Tensor = run.last_hidden_state
+    return states
+
+
+def block_mask(position_ids: Tensor, *, both_sides: bool = False) -> Tensor:
     """True where a query sees a key: not after it, and not before position 0 of its own text.
 
     Args:
         position_ids: [B, T], from 0 at the start of every text.
+        both_sides: Also after it, to the end of its text.
 
     Returns:
         [B, 1, T, T], B * T * T bytes.
@@ -98,5 +129,7 @@ def block_mask(position_ids: Tensor) -> Tensor:
     # A row's first text may start in its middle, so that counting the zeros numbers the texts.
     text_BT = (position_ids == 0).cumsum(1)
     same_BTT = text_BT[:, :, None] == text_BT[:, None, :]
+    if both_sides:
+        return same_BTT[:, None]
     causal_TT = torch.ones(length, length, dtype=torch.bool, device=position_ids.device).tril()
     return (same_BTT & causal_TT)[:, None]

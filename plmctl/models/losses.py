@@ -265,10 +265,10 @@ def cross_entropy_and_z(
     (``softmax_cross_entropy_with_logits``, z_loss = 1e-4).
 
     Args:
-        logits: [K, V].
-        targets: [K], IGNORE where there is no target.
+        logits: [..., V].
+        targets: [...], IGNORE where there is no target.
     """
-    wide = logits.float()
+    wide, targets = logits.flatten(0, -2).float(), targets.flatten()
     log_z = wide.logsumexp(-1)
     has_target = targets != IGNORE
     right = wide.gather(-1, targets.clamp_min(0)[:, None]).squeeze(-1)

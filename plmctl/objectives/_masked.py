@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import numpy as np
 
 from plmctl.arrays import Bools, Ints
-from plmctl.config.sections import MaskingConfig
+from plmctl.config.sections import MaskingConfig, progress_at
 from plmctl.corpus.store import cached_array
 from plmctl.errors import ConfigError, DataError
 from plmctl.examples.inspection import (
@@ -318,9 +318,9 @@ class MaskedExamples(ObjectiveExamples[M]):
         passes = self.passes(epochs)
         return self.masker.batch(self.rows(passes, samples), passes, samples)
 
-    def at_progress(self, done: float) -> Self:
+    def at_step(self, step: int, steps: int) -> Self:
         """The same rows, masked at the rate of a step."""
-        rate = self.masker.config.rate_at(done)
+        rate = self.masker.config.rate_at(progress_at(step, steps))
         if rate == self.masker.rate:
             return self
         changed = copy(self)

@@ -75,9 +75,9 @@ class TextToText(Objective[T]):
     """Segments of text, each made into an input and a target by ``shape``."""
 
     LOSS_TERMS = ("lm", "z_loss")
-    TOKENS: ClassVar[tuple[str, ...]] = ("pad", "eos")
+    TOKENS: tuple[str, ...] = ("pad", "eos")
     ENCODER_DECODER = True
-    SAMPLES: ClassVar[SampleKind | None] = "fill-span"
+    SAMPLES: SampleKind | None = "fill-span"
 
     def sample(self, ids: Ints, starts: Bools, key: int, vocab: Vocab) -> tuple[Ints, Ints]:
         """A sentinel, if there is one, for two tokens or more of whole words, not the first."""

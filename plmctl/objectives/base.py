@@ -6,6 +6,7 @@ One file per objective; what the masked ones share is in ``_masked``, T5's in ``
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -43,19 +44,23 @@ class Objective(ABC, Generic[C]):
         LOSS_TERMS: Names of the terms of the loss; the network needs a head for each.
         TOKENS: Fields of ``Vocab`` that it requires.
         ENCODER_DECODER: Whether it requires a network with an encoder and a decoder.
+        BOTH_SIDES: Whether a causal network sees both sides of each position meanwhile.
         PAIRS: Whether it learns from pairs of segments of a document.
         SAMPLES: What the samples of a run show, which ``sample`` makes; None: a run has none.
         COUNTED: What is counted, besides frequencies, to say which loss a network must beat in
             the first term: see ``run.yardsticks``.
+        TARGETS_AFTER: How far behind the ``positions`` of a batch its targets are.
     """
 
     Config: ClassVar[type[ObjectiveConfig]]
-    LOSS_TERMS: ClassVar[tuple[str, ...]]
-    TOKENS: ClassVar[tuple[str, ...]] = ()
-    ENCODER_DECODER: ClassVar[bool] = False
+    LOSS_TERMS: tuple[str, ...]
+    TOKENS: tuple[str, ...] = ()
+    ENCODER_DECODER: bool = False
+    BOTH_SIDES: bool = False
     PAIRS: ClassVar[bool] = False
-    SAMPLES: ClassVar[SampleKind | None] = None
+    SAMPLES: SampleKind | None = None
     COUNTED: ClassVar[Literal["ngrams", "neighbours"] | None] = None
+    TARGETS_AFTER: ClassVar[int] = 0
 
     def __init_subclass__(cls, config: type[ObjectiveConfig] | None = None) -> None:
         """Set ``Config``; base classes of several objectives have none."""
@@ -65,6 +70,15 @@ class Objective(ABC, Generic[C]):
 
     def __init__(self, config: C) -> None:
         self.config = config
+
+    @property
+    def first_term(self) -> str:
+        """The loss term that says most of a network: of the tokens."""
+        return self.LOSS_TERMS[0]
+
+    def alone(self) -> Mapping[str, Objective[ObjectiveConfig]]:
+        """Each objective of a mixture by its name; else this one, without a name."""
+        return {"": self}
 
     @abstractmethod
     def over(self, store: TokenStore, vocab: Vocab, seq_len: int, seed: int) -> StoreExamples:

@@ -847,11 +847,13 @@ def _plan(entry: _Entry) -> list[list[object]]:
     batch = as_number(entry.setting("train", "batch_size"))
     if isinstance(phases, list) and entry.total_steps():
         positions = sum(
-            as_number(phase.get("steps")) * as_number(phase.get("seq_len"))
+            as_number(phase.get("steps"))
+            * as_number(phase.get("seq_len"))
+            * as_number(phase.get("batch_size", batch))
             for phase in phases
             if isinstance(phase, Mapping)
         )
-        rows.append(["tokens", _number(positions * batch), _number(last.get("tokens"))])
+        rows.append(["tokens", _number(positions), _number(last.get("tokens"))])
     train = {name: entry.setting("train", name) for name in ("epochs", "budget", "max_words")}
     rows.append(["epochs", _number(train["epochs"]), _number(last.get("epoch"))])
     budget = _text(train["budget"]) if train["budget"] else None

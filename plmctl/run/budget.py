@@ -167,8 +167,8 @@ def _costs_of(
     assert train.budget is not None
     unit = train.budget.unit
     if timing is not None:
-        batch = train.batch_size
-        per_sample = tuple(seconds / batch for seconds in timing.step_seconds)
+        steps = zip(timing.step_seconds, train.batch_sizes, strict=True)
+        per_sample = tuple(seconds / batch for seconds, batch in steps)
         trained = _spent(train, per_sample)
         return lambda steps: trained(steps) + timing.overhead(steps), timing.reason
     if unit == "seconds":

@@ -275,9 +275,9 @@ def _level_in_words(name: str, losses: Mapping[str, float]) -> str:
 
 
 def _terms(record: Mapping[str, Value]) -> str:
-    """`` (mlm 5.811, nsp 0.599)`` if there are several loss terms."""
+    """`` (mlm 5.811, nsp 0.599)`` of a run with several loss terms."""
     terms = [f"{k[5:]} {float(v):.3f}" for k, v in record.items() if k.startswith("loss/")]
-    return f" ({', '.join(terms)})" if len(terms) > 1 else ""
+    return f" ({', '.join(terms)})" if terms else ""
 
 
 def _validation(record: Mapping[str, Value]) -> str:

@@ -53,9 +53,10 @@ def resolve_compute(config: RunConfig, family: Family, network: PreTrainedConfig
     if isinstance(config, PretrainConfig):
         loaded, by_default = config.model.init_from is not None, family.COMPILES
         lengths = [phase.seq_len for phase in config.train.phases]
+        batches = config.train.batch_sizes
     else:
         loaded, by_default = True, False
-        lengths = [config.train.max_length]
+        lengths, batches = [config.train.max_length], (config.train.batch_size,)
     sharded = config.launch.shards(processes)
     compute = config.compute
     compiled = compiles(compute, device, by_default=by_default, sharded=sharded)
@@ -66,9 +67,11 @@ def resolve_compute(config: RunConfig, family: Family, network: PreTrainedConfig
             attention = "none (LSTM)"
         elif attention == "sdpa" and device == "cpu" and not compiled:
             attention = f"{CPU_ATTENTION} (with fast dropout)"
-    sequences = -(-config.train.batch_size // processes)
     wanted = config.train.micro_batch_size
-    sizes = [auto_micro_batch(wanted, sequences, length, device) for length in lengths]
+    sizes = [
+        auto_micro_batch(wanted, -(-batch // processes), length, device)
+        for batch, length in zip(batches, lengths, strict=True)
+    ]
     workers = compute.workers
     return {
         "device": device,

@@ -58,7 +58,7 @@ def check_parts(config: PretrainConfig) -> None:
     Raises:
         ConfigError: As ``preflight``.
     """
-    _check_objective(make_family(config.model), config.objective.name)
+    _check_objective(make_family(config.model), make_objective(config.objective))
     if config.model.init_from is not None:
         check_model(config.model.init_from)
     Encoder(config.tokenizer, config.data.words)
@@ -114,7 +114,7 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
             network does not support what the config requires of it; the tokenizer lacks a token.
     """
     family, objective = make_family(config.model), make_objective(config.objective)
-    _check_objective(family, config.objective.name)
+    _check_objective(family, objective)
     if objective.keeps_texts_apart and not family.KEEPS_TEXTS_APART:
         raise ConfigError(
             f"objective: the texts of a row would see each other in the family {family.name}",
@@ -143,6 +143,12 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
         network = _config_of_folder(family, config.model.init_from, network.model_type)
     _check_sharded(config, family)
     _check_checkpointing(config.compute, family)
+    if objective.BOTH_SIDES and config.compute.attention == "flash_attention_2":
+        raise ConfigError(
+            f"compute.attention: flash_attention_2 is not supported for {config.objective.name}, "
+            "in which a decoder sees both sides",
+            "use auto, which is as fast",
+        )
     return Outline(config, family, objective, vocab, network)
 
 
@@ -164,23 +170,25 @@ def _try_out(
             fresh_model(family, objective, vocab)
 
 
-def _check_objective(family: Family, name: str) -> None:
+def _check_objective(family: Family, objective: Objective[ObjectiveConfig]) -> None:
     """Refuse an objective that the family has no heads for.
 
     Raises:
         ConfigError: With the objectives that the family supports.
     """
-    members = {one: get_objective(one) for one in registry.names("objectives")}
-    fitting = [
-        each
-        for each, one in members.items()
-        if family.fits(one.LOSS_TERMS, encoder_decoder=one.ENCODER_DECODER)
-    ]
-    if name in fitting:
+    if _fits(family, objective):
         return
+    members = {one: get_objective(one) for one in registry.names("objectives")}
+    fitting = [name for name, one in members.items() if one.LOSS_TERMS and _fits(family, one)]
     hint = f"objectives that fit it: {', '.join(fitting)}"
-    needed, two = get_objective(name).LOSS_TERMS, get_objective(name).ENCODER_DECODER
-    if set(needed) <= set(family.HEADS):
+    name, needed, two = objective.config.name, objective.LOSS_TERMS, objective.ENCODER_DECODER
+    if not set(needed) <= set(family.HEADS):
+        raise ConfigError(
+            f"objective.name: {name} needs heads for {' and '.join(needed)}; "
+            f"the family {family.name} has {' and '.join(family.HEADS)}",
+            hint,
+        )
+    if two != family.ENCODER_DECODER:
         stacks = "one stack of layers", "an encoder and a decoder"
         raise ConfigError(
             f"objective.name: {name} needs {stacks[two]}; "
@@ -188,9 +196,19 @@ def _check_objective(family: Family, name: str) -> None:
             hint,
         )
     raise ConfigError(
-        f"objective.name: {name} needs heads for {' and '.join(needed)}; "
-        f"the family {family.name} has {' and '.join(family.HEADS)}",
+        f"objective.name: {name} needs a decoder that can see both sides of each position; the "
+        f"family {family.name} cannot",
         hint,
+    )
+
+
+def _fits(
+    family: Family, objective: Objective[ObjectiveConfig] | type[Objective[ObjectiveConfig]]
+) -> bool:
+    return family.fits(
+        objective.LOSS_TERMS,
+        encoder_decoder=objective.ENCODER_DECODER,
+        both_sides=objective.BOTH_SIDES,
     )
 
 
@@ -223,10 +241,11 @@ def check_machine(config: RunConfig, outline: Outline | None = None) -> None:
         ConfigError: With what is needed and what there is.
     """
     if isinstance(config, PretrainConfig):
-        lengths = [phase.seq_len for phase in config.train.phases]
+        batches = zip(config.train.batch_sizes, config.train.phases, strict=True)
+        most = max(batch * phase.seq_len for batch, phase in batches)
     else:
-        lengths = [config.train.max_length]
-    ids = 8.0 * config.train.batch_size * max(lengths)
+        most = config.train.batch_size * config.train.max_length
+    ids = 8.0 * most
     _check_memory("train.batch_size: the ids of a step", ids, "use a smaller batch")
     if outline is not None and outline.config.model.init_from is None:
         _check_weights(outline)
@@ -245,9 +264,11 @@ def _check_processes(config: RunConfig) -> None:
                 f"{key}: {wanted:,} processes, and this machine has {cpus} CPUs",
                 f"use {_PROCESSES_PER_CPU * cpus} or fewer; auto is right for most runs",
             )
-    ramp = config.train.batch_ramp if isinstance(config, PretrainConfig) else None
-    key = "train.batch_size" if ramp is None else "train.batch_ramp.start"
-    smallest = config.train.batch_size if ramp is None else ramp.start
+    key, smallest = "train.batch_size", config.train.batch_size
+    if isinstance(config, PretrainConfig):
+        smallest, ramp = min(config.train.batch_sizes), config.train.batch_ramp
+        if ramp is not None:
+            key, smallest = "train.batch_ramp.start", ramp.start
     processes = launch.world_size(config.launch, config.compute.device)
     if smallest < processes:
         raise ConfigError(

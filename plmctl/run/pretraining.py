@@ -144,15 +144,15 @@ def training_examples(prepared: Prepared, text: PreparedText) -> tuple[StoreExam
         DataError: The text gives too few sequences.
     """
     config, examples = prepared.config, []
-    for phase in config.train.phases:
+    for phase, batch in zip(config.train.phases, config.train.batch_sizes, strict=True):
         for store in stores_of(text.train):
             prepared.objective.check_text(store, phase.seq_len)
         examples.append(examples_of(prepared, text.train, phase.seq_len))
-        _check_streams(config, examples[-1])
+        _check_streams(config, examples[-1], batch)
     return tuple(examples)
 
 
-def _check_streams(config: PretrainConfig, examples: StoreExamples) -> None:
+def _check_streams(config: PretrainConfig, examples: StoreExamples, batch: int) -> None:
     if not examples.streamed:
         return
     if config.train.batch_ramp is not None:
@@ -161,10 +161,9 @@ def _check_streams(config: PretrainConfig, examples: StoreExamples) -> None:
             "number cannot grow",
             "leave it out",
         )
-    if len(examples) < config.train.batch_size:
+    if len(examples) < batch:
         raise DataError(
-            f"train.batch_size: {config.train.batch_size:,} streams, but the corpus has "
-            f"{len(examples):,} windows",
+            f"train.batch_size: {batch:,} streams, but the corpus has {len(examples):,} windows",
             "lower it, or use more text",
         )
 
@@ -265,14 +264,14 @@ def make_plan(
         costs: Says what words the samples have; None: unknown, and no checkpoints at words.
     """
     world, device = accelerator.num_processes, accelerator.device.type
-    batch = config.train.batch_size
     sharded, by_default = config.launch.shards(world), make_family(config.model).COMPILES
     compiled = compiles(config.compute, device, by_default=by_default, sharded=sharded)
     fixed = compiled and not shapes_vary(config)
     phases, steps = [], course(config.train)
     lengths = config.train.phase_steps
-    parts = zip(config.train.phases, lengths, examples, steps.sizes, strict=True)
-    for phase, length, own, sizes in parts:
+    batches = config.train.batch_sizes
+    parts = zip(config.train.phases, batches, lengths, examples, steps.sizes, strict=True)
+    for phase, batch, length, own, sizes in parts:
         micro = auto_micro_batch(
             config.train.micro_batch_size, -(-batch // world), phase.seq_len, device
         )

@@ -19,13 +19,17 @@ from plmctl.errors import PlmError
 from plmctl.run.display import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from plmctl.config.base import ObjectiveConfig
     from plmctl.corpus.prepared import PreparedText
     from plmctl.models.base import StoreExamples
     from plmctl.models.batch import Batch
+    from plmctl.objectives.base import Objective
     from plmctl.run.prepared import Prepared
     from plmctl.tokenization.load import Vocab
+
+    AnyObjective = Objective[ObjectiveConfig]
 
 NGRAMS = f"{ORDER}-gram"
 """The name of their loss among the metrics of a run."""
@@ -47,35 +51,39 @@ def yardsticks(
 ) -> dict[str, Losses]:
     """The losses by the name of what is counted: ``5-gram``, ``both neighbours``.
 
-    If there is none, a line says why.
+    If there is none, a line says why. Each objective of a mixture has its own: ``5-gram and both
+    neighbours``.
 
     Args:
         valid: The objective over the validation text.
         rows: Validation rows that the run scores; None: all.
         alone: The losses of frequencies.
     """
+    losses, methods = dict(alone), list[str]()
     wanted = prepared.config.log.ngram == "auto"
-    kind = prepared.objective.COUNTED if wanted else None
-    if kind is None:
-        return {}
-    name, score = {
-        "ngrams": (NGRAMS, _ngrams),
-        "neighbours": ("both neighbours", _neighbours),
-    }[kind]
-    try:
-        if valid is None:
-            raise PlmError("there is no validation text")
-        if text.train.num_tokens < _FEWEST_TOKENS:
-            raise PlmError(f"the training text has only {text.train.num_tokens:,} tokens")
-        loss = score(prepared, text, valid, rows)
-    except (PlmError, OSError, MemoryError) as error:
-        say(f"no {name} beside the loss: {error or 'out of memory'}")
-        return {}
-    term = prepared.objective.LOSS_TERMS[0]
-    losses = {**alone, term: loss}
-    if "loss" in alone:
-        losses["loss"] += valid.weights[term] * (loss - alone[term])
-    return {name: losses}
+    for name, objective in prepared.objective.alone().items() if wanted else ():
+        if objective.COUNTED is None:
+            continue
+        counted, score = {
+            "ngrams": (NGRAMS, _ngrams),
+            "neighbours": ("both neighbours", _neighbours),
+        }[objective.COUNTED]
+        term = f"{name}/{objective.first_term}" if name else objective.first_term
+        try:
+            if valid is None:
+                raise PlmError("there is no validation text")
+            if text.train.num_tokens < _FEWEST_TOKENS:
+                raise PlmError(f"the training text has only {text.train.num_tokens:,} tokens")
+            batches = _batches(prepared, valid.alternatives()[name], rows)
+            loss = score(prepared.vocab, objective, text, batches, term)
+        except (PlmError, OSError, MemoryError) as error:
+            say(f"no {counted} beside the loss: {error or 'out of memory'}")
+            continue
+        losses[term] = loss
+        if "loss" in alone:
+            losses["loss"] += valid.weights[term] * (loss - alone[term])
+        methods += [] if counted in methods else [counted]
+    return {" and ".join(methods): losses} if methods else {}
 
 
 def _batches(prepared: Prepared, valid: StoreExamples, rows: int | None) -> Iterator[Batch]:
@@ -91,13 +99,13 @@ def _batches(prepared: Prepared, valid: StoreExamples, rows: int | None) -> Iter
 
 
 def _ngrams(
-    prepared: Prepared, text: PreparedText, valid: StoreExamples, rows: int | None
+    vocab: Vocab, objective: AnyObjective, text: PreparedText, batches: Iterator[Batch], term: str
 ) -> float:
-    separator = prepared.objective.separator(prepared.vocab)
+    separator = objective.separator(vocab)
     grams = ngrams_of(text.train, separator, say)
     total, count = 0.0, 0
-    for batch in _batches(prepared, valid, rows):
-        ids, scored = _running_text(batch)
+    for batch in batches:
+        ids, scored = _running_text(batch, term)
         begins = ~scored if separator is None else ~scored | (ids == separator)
         given = grams.probabilities(ids.ravel(), depths_of(begins).ravel())
         total -= float(np.log(given[scored.ravel()]).sum())
@@ -105,9 +113,9 @@ def _ngrams(
     return total / count
 
 
-def _running_text(batch: Batch) -> tuple[Ints, Bools]:
+def _running_text(batch: Batch, term: str) -> tuple[Ints, Bools]:
     """[B, T + 1] the tokens of each row with its last target, and which of them are targets."""
-    (targets,) = (each.numpy() for each in batch.targets.values())
+    targets = batch.targets[term].numpy()
     scored = np.pad(targets != IGNORE, ((0, 0), (1, 0)))
     ids = np.concatenate([batch.inputs["input_ids"].numpy(), targets[:, -1:]], axis=1)
     return np.where(ids == IGNORE, 0, ids), scored
@@ -117,37 +125,39 @@ def _running_text(batch: Batch) -> tuple[Ints, Bools]:
 
 
 def _neighbours(
-    prepared: Prepared, text: PreparedText, valid: StoreExamples, rows: int | None
+    vocab: Vocab, objective: AnyObjective, text: PreparedText, batches: Iterator[Batch], term: str
 ) -> float:
-    term, vocab = prepared.objective.LOSS_TERMS[0], prepared.vocab
-    parts = [_around(batch, term, vocab) for batch in _batches(prepared, valid, rows)]
-    before, seen, after, targets = np.concatenate(parts, axis=1)
-    given = _given(neighbours_of(text.train, vocab.size, say), (before, seen, after), targets)
+    parts = [_around(batch, term, vocab, objective.TARGETS_AFTER) for batch in batches]
+    *around, targets = np.concatenate(parts, axis=1)
+    given = _given(neighbours_of(text.train, vocab.size, say), around, targets)
     # [CLS] and [SEP], which RoBERTa may predict, are known by their places.
     given[np.isin(targets, _ids(vocab.cls, vocab.sep))] = 1
     return float(-np.log(given).mean())
 
 
-def _around(batch: Batch, term: str, vocab: Vocab) -> Ints:
+def _around(batch: Batch, term: str, vocab: Vocab, after: int) -> Ints:
     """[4, K] the token before each target, what stands in its place, the one after it, and it.
 
     A neighbour is what the network sees: masked or special it is not known, which is -1. A place
-    that is masked is -1 too.
+    that is masked is -1 too. A target is ``after`` tokens behind its position.
     """
     ids, targets = batch.inputs["input_ids"].numpy(), batch.targets[term].numpy()
     places = batch.inputs["positions"].numpy()[targets != IGNORE]
     seen = np.where(ids == vocab.mask, -1, ids)
+    row, column = np.divmod(places, ids.shape[1])
     known = np.where(np.isin(ids, _ids(vocab.mask, vocab.cls, vocab.sep, vocab.pad)), -1, ids)
-    sides = np.pad(known, ((0, 0), (1, 1)), constant_values=-1)
-    around = (sides[:, :-2], seen, sides[:, 2:])
-    return np.stack([*(side.ravel()[places] for side in around), targets[targets != IGNORE]])
+    sides = np.pad(known, ((0, 0), (1, 1 + after)), constant_values=-1)
+    shown = np.pad(seen, ((0, 0), (0, after)), constant_values=-1)
+    column = column + after
+    around = sides[row, column], shown[row, column], sides[row, column + 2]
+    return np.stack([*around, targets[targets != IGNORE]])
 
 
 def _ids(*ids: int | None) -> list[int]:
     return [one for one in ids if one is not None]
 
 
-def _given(counted: Neighbours, around: tuple[Ints, Ints, Ints], targets: Ints) -> Floats:
+def _given(counted: Neighbours, around: Sequence[Ints], targets: Ints) -> Floats:
     """[K] the probability of each target.
 
     A token that stands in its place is the target or a random one, all of them alike. Which, is

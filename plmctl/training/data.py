@@ -33,7 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plmctl.arrays import Ints, spread
+from plmctl.arrays import Ints, exact_shares, spread
 from plmctl.errors import ConfigError, PlmError
 from plmctl.examples.inspection import Example, Tallies, merge, tally
 from plmctl.examples.keys import fold, permute, stream
@@ -198,22 +198,6 @@ class Grouped:
 # functions of the epoch and the sample number: there is no state to save.
 
 
-def exact_shares(weights: Sequence[float], total: int) -> Ints:
-    """Whole numbers in proportion to ``weights`` that sum to ``total`` (largest remainders).
-
-    Args:
-        weights: Positive, of any sum.
-
-    Returns:
-        [S], each within one of its exact share.
-    """
-    exact = np.asarray(weights, dtype=np.float64) / sum(weights) * total
-    counts: Ints = np.floor(exact).astype(np.int64)
-    left = total - int(counts.sum())
-    counts[np.argsort(counts - exact, kind="stable")[:left]] += 1
-    return counts
-
-
 @dataclass(frozen=True)
 class Mixture(StoreExamples):
     """Examples of several corpora; the loader never mixes two of them in a batch.
@@ -253,9 +237,14 @@ class Mixture(StoreExamples):
         """Samples in an epoch of the mixture."""
         return int(self._bounds[-1])
 
-    def at_progress(self, done: float) -> Self:
+    def at_step(self, step: int, steps: int) -> Self:
         """The same mixture, each corpus as a step has it."""
-        return replace(self, parts=tuple(part.at_progress(done) for part in self.parts))
+        return replace(self, parts=tuple(part.at_step(step, steps) for part in self.parts))
+
+    def alternatives(self) -> dict[str, Self]:
+        """Those of the corpora, which all have the same objectives."""
+        each = [part.alternatives() for part in self.parts]
+        return {name: replace(self, parts=tuple(one[name] for one in each)) for name in each[0]}
 
     def locate(self, epochs: Ints, samples: Ints) -> tuple[Ints, Ints, Ints]:
         """The origin of samples of the mixture.
@@ -393,7 +382,9 @@ class StepBatches:
     def source(self, index: int) -> Examples:
         """What makes the examples of a step."""
         stretch = self._stretch
-        return self._source if stretch is None else self._source.at_progress(stretch.done(index))
+        if stretch is None:
+            return self._source
+        return self._source.at_step(stretch.first + index, stretch.total)
 
     def examples(self, index: int) -> Ints:
         """The examples of a step over all processes, [2, N]: epochs and sample numbers."""
@@ -434,6 +425,8 @@ def scoring_batches(
 ) -> Iterator[Batch]:
     """This process's part of ``limit`` samples of epoch 0, spread over the text, each once.
 
+    Of a mixture of objectives each has its samples, of the same places in the text.
+
     If there are fewer samples than processes, some processes get none. Streams are cut into equal
     rows, so that the last few samples may be dropped; of fewer samples each row has its beginning.
 
@@ -441,6 +434,10 @@ def scoring_batches(
         limit: None: all samples.
         lengths: [N] of each sample: similar lengths share a batch, for less padding.
     """
+    if len(kinds := examples.alternatives()) > 1:
+        for one in kinds.values():
+            yield from scoring_batches(one, slicing, limit, lengths)
+        return
     samples = spread(len(examples), limit)
     if lengths is not None:  # every process has its part of the short and of the long ones
         ordered = samples[np.argsort(lengths[samples], kind="stable")]

@@ -228,8 +228,10 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def record(progress: Progress, phase: int, done: Update, rate: float) -> dict[str, float]:
-    """The log keys for loss, learning rate and gradient."""
+def record(
+    progress: Progress, phase: int, done: Update, rate: float, *, each_term: bool
+) -> dict[str, float]:
+    """The log keys for loss, learning rate and gradient; ``each_term``: also for its terms."""
     terms = {f"loss/{term}": loss for term, loss in done.losses.items()}
     return {
         "step": progress.step,
@@ -237,7 +239,7 @@ def record(progress: Progress, phase: int, done: Update, rate: float) -> dict[st
         "epoch": round(progress.epoch, 4),
         "tokens": progress.tokens,
         "loss": done.loss,
-        **(terms if len(terms) > 1 else {}),
+        **(terms if each_term else {}),
         "lr": rate,
         "grad_norm": done.grad_norm,
     }

@@ -157,8 +157,9 @@ def train(
             state_before = recurrent_state.marked()
             try:  # count targets, forward, backward, clip
                 stopping = stop.received is not None
+                examples = phase.examples.at_step(progress.step, plan.steps)
                 computed = compute_gradient(
-                    engine, phase.examples, micro_batches, plan.clip, key, stopping
+                    engine, examples, micro_batches, plan.clip, key, stopping
                 )
             except (RuntimeError, MemoryError) as error:
                 if has_other_bits(error):
@@ -198,7 +199,9 @@ def train(
             if plan.due(plan.log_every, progress.step):
                 speed = window.metrics(progress)
                 words = plan.words_at(progress.step)
-                journal.log(record(progress, phase_number, update, learning_rate) | words | speed)
+                several = len(phase.examples.loss_terms) > 1
+                done = record(progress, phase_number, update, learning_rate, each_term=several)
+                journal.log(done | words | speed)
                 loader.warn_of_slow_data(speed["data_wait"], speed["time"], journal.warn)
                 progress = replace(progress, seconds=speed["time"])
                 window = LogInterval(progress, loader)

@@ -99,7 +99,7 @@ def try_micro_batch(engine: Engine, batch: Batch, phase: Phase) -> bool:
 def _twice(accelerator: Accelerator, network: Network, step: Examples, batch: Batch) -> None:
     for _ in range(2):
         losses = step.loss(network, batch.to(accelerator.device))
-        total = torch.stack([losses[term].float() for term in step.loss_terms]).sum()
+        total = torch.stack([loss.float() for loss in losses.values()]).sum()
         accelerator.backward(total / max(batch.tokens, 1))
 
 
@@ -111,7 +111,8 @@ def heaviest(phase: Phase, seed: int, size: int) -> Batch:
         return phase.examples.collate(np.zeros_like(longest), longest)
     # Padding counts: another batch may have less of it.
     full = replace(phase.slicing, micro_batch_size=size, growth=None)
-    ends = [phase.examples.at_progress(done) for done in (0.0, 1.0)]  # one of them masks the most
+    kinds = phase.examples.alternatives().values()
+    ends = [one.at_step(step, 2) for one in kinds for step in range(2)]  # one masks the most
     batches = [batch for examples in ends for batch in StepBatches(examples, full, seed)[0]]
     return max(batches, key=lambda batch: (batch.padded_tokens, sum(batch.counts().values())))
 

@@ -81,10 +81,6 @@ class PhasePlace:
     first: int
     total: int
 
-    def done(self, index: int) -> float:
-        """How much of the run is done at a step of the phase: 0 at the first, 1 at the last."""
-        return (self.first + index) / max(self.total - 1, 1)
-
 
 # --- The settings, and the rule that accepts or rejects a step ---
 #

@@ -146,12 +146,12 @@ def course(train: TrainConfig, phase_steps: Sequence[int] | None = None) -> Cour
     tokens = [0]
     if phase_steps is None:
         phase_steps = train.phase_steps
-    for phase, steps in zip(train.phases, phase_steps, strict=True):
+    for phase, full, steps in zip(train.phases, train.batch_sizes, phase_steps, strict=True):
         if train.batch_ramp is None:
-            sizes.append(constant(train.batch_size))
+            sizes.append(constant(full))
         else:
             start, over = train.batch_ramp.start, train.batch_ramp.tokens
-            sizes.append(ramp(start, train.batch_size, over, phase.seq_len, tokens[-1]))
+            sizes.append(ramp(start, full, over, phase.seq_len, tokens[-1]))
         tokens.append(tokens[-1] + sizes[-1].first(steps) * phase.seq_len)
     seq_lens = tuple(phase.seq_len for phase in train.phases)
     begins = _offsets(phase_steps)

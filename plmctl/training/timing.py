@@ -107,20 +107,22 @@ def time_steps(engine: Engine, plan: Plan, budget: float) -> tuple[float, ...]:
 
 def _step_seconds(engine: Engine, plan: Plan, number: int, limit: float) -> float:
     phase = plan.phases[number]
-    source = StepBatches(phase.examples, phase.slicing, int(fold(plan.seed, number)))
+    kinds = list(phase.examples.alternatives().values())  # of a mixture, each as often
+    seed = int(fold(plan.seed, number))
+    sources = [StepBatches(one, phase.slicing, seed) for one in kinds]
     first = phase.slicing.sizes.stages[-1].step  # of a batch that grows, the full one
 
     def run(begin: int, count: int) -> tuple[float, float]:
         """Seconds of these steps, and of making their batches."""
         making, began = 0.0, time.perf_counter()
         for index in range(begin, begin + count):
-            at = time.perf_counter()
-            batches = source[index]
+            at, kind = time.perf_counter(), index % len(kinds)
+            batches = sources[kind][index]
             making += time.perf_counter() - at
             for group in engine.optimizer.param_groups:
                 group["lr"] = 0.0
             computed = compute_gradient(
-                engine, phase.examples, batches, plan.clip, index, stopping=False
+                engine, kinds[kind], batches, plan.clip, index, stopping=False
             )
             apply(engine)
         loss = computed.read().loss  # waits for the device
@@ -128,13 +130,13 @@ def _step_seconds(engine: Engine, plan: Plan, number: int, limit: float) -> floa
             raise PlmError("the loss of a trial step is not a number", "lower optim.lr")
         return time.perf_counter() - began, making
 
-    warm = _COMPILED if engine.unwrapped.compiled else 1
+    warm = len(kinds) * (_COMPILED if engine.unwrapped.compiled else 1)
     run(first, warm)
-    whole, making = run(first + warm, 1)
-    count = min(_MOST, int(limit / agreed(engine, whole)))
-    if count > 1:
-        whole, making = run(first + warm + 1, count)
-    count = max(count, 1)
+    whole, making = run(first + warm, len(kinds))
+    count = min(_MOST, int(limit / agreed(engine, whole)) * len(kinds))
+    if count > len(kinds):
+        whole, making = run(first + warm + len(kinds), count)
+    count = max(count, len(kinds))
     if plan.workers:  # they make batches while the device computes
         whole = max(whole - making, making / plan.workers)
     return agreed(engine, whole / count)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 
 from tests.commands.conftest import Cli, pretrain_config, run_main, write
 from tests.commands.test_bad_input import refused
@@ -71,3 +71,63 @@ def test_dropout_of_a_loaded_network(extended: Path, cli: Cli) -> None:
     saved = json.loads(Path("dry/model/config.json").read_text())
     assert saved["hidden_dropout_prob"] == 0
     assert saved["attention_probs_dropout_prob"] == 0.1
+
+
+# --- Networks of other architectures, from English to Chinese with a larger vocabulary ---
+
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+_OF_BERT = _SMALL | {"intermediate_size": 64}
+_OTHERS = {
+    "xlm-roberta": (_OF_BERT, "roberta", "byte_bpe"),
+    "deberta-v2": (_OF_BERT | {"relative_attention": True}, "roberta", "byte_bpe"),
+    "qwen2": (_OF_BERT | {"num_key_value_heads": 2}, "gpt2", "byte_bpe"),
+    "mt5": (
+        {"d_model": 32, "num_layers": 2, "num_heads": 4, "d_kv": 8, "d_ff": 64},
+        "t5",
+        "unigram",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", _OTHERS)
+def test_any_architecture_goes_on_in_another_language(
+    architecture: str, extended: Path, cli: Cli
+) -> None:
+    """The text in both languages, read by the network of one: its loss falls below a new one's."""
+    options, family, algorithm = _OTHERS[architecture]
+    chinese = "\n\n".join(
+        f"安娜在花园里看见{n % 7}棵树。\n卡尔在河边等{n % 5}只船，天很晴朗。" for n in range(60)
+    )
+    Path("both.txt").write_text(Path("text.txt").read_text("utf-8") + "\n\n" + chinese, "utf-8")
+    names = {"algorithm": algorithm, "family": family}
+    names |= {"sentinels": 20} if family == "t5" else {}
+    first, more = f"tok-{architecture}", f"tok-{architecture}-zh"
+    tokenizer = {"run": first, **names, "vocab_size": 330, "data": {"train": ["text.txt"]}}
+    write(f"{first}.yaml", tokenizer)
+    write(
+        f"{more}.yaml",
+        tokenizer | {"run": more, "vocab_size": 360} | {"data": {"train": ["both.txt"]}},
+    )
+    assert run_main("train-tokenizer", f"{first}.yaml") == 0
+    assert run_main("train-tokenizer", f"{more}.yaml", "--from", first) == 0
+    config = pretrain_config("bert") | {"run": f"{architecture}-en", "tokenizer": first}
+    config["model"] = {"family": "auto", "architecture": architecture, **options}
+    config["train"] = {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 30}]}
+    config["optim"] = {"lr": 3e-3}
+    write(f"{architecture}.yaml", config)
+    assert run_main("pretrain", f"{architecture}.yaml") == 0
+    config |= {"tokenizer": more, "data": {"train": ["both.txt"], "valid": 0.1}}
+    losses = {}
+    start = {"family": "auto", "init_from": f"{architecture}-en/model", "extend_vocab": "subtokens"}
+    for name, model in (("on", start), ("new", config["model"])):
+        run = f"{architecture}-{name}"
+        write(f"{run}.yaml", config | {"model": model, "run": run})
+        code, out, err = cli("pretrain", f"{run}.yaml", "--json")
+        assert code == 0, err
+        losses[name] = json.loads(out)["valid/loss"]
+    assert losses["on"] < losses["new"]
+    again = AutoTokenizer.from_pretrained(f"{architecture}-on/model")
+    saved = AutoConfig.from_pretrained(f"{architecture}-on/model")
+    assert saved.model_type == architecture
+    assert saved.vocab_size >= len(again) > len(AutoTokenizer.from_pretrained(first))

@@ -8,9 +8,8 @@ import pytest
 
 from plmctl import registry
 from plmctl.families.base import families
-from plmctl.objectives.base import get_objective
 from tests.commands.conftest import NAMES, sentence
-from tests.commands.walk import walk, walk_task
+from tests.commands.walk import bound, walk, walk_task
 
 pytestmark = pytest.mark.sweep
 
@@ -66,9 +65,13 @@ def test_so_does_any_architecture(name: str, pretrained: dict[str, Path]) -> Non
 def test_so_does_an_objective_that_is_no_paper_s_of_a_family(
     name: str, pretrained: dict[str, Path]
 ) -> None:
-    objective = get_objective(name)
+    objective = bound(name)
     terms, two = objective.LOSS_TERMS, objective.ENCODER_DECODER
-    fitting = [one.name for one in families() if one.fits(terms, encoder_decoder=two)]
+    fitting = [
+        one.name
+        for one in families()
+        if one.fits(terms, encoder_decoder=two, both_sides=objective.BOTH_SIDES)
+    ]
     walk(fitting[0], name)
 
 

@@ -197,6 +197,22 @@ def elmo() -> dict:
     }
 
 
+def hybrid(objective: dict) -> dict:
+    """A decoder that sees both sides, in two phases with batches of other sizes."""
+    return llama() | {
+        "tokenizer": tokenizer("llama", "byte_bpe", 400, special_tokens=["<mask>"]),
+        "objective": objective,
+        "train": {
+            "batch_size": 12,
+            "phases": [
+                {"seq_len": 24, "steps": 10},
+                {"seq_len": 48, "batch_size": 6, "steps": 90},
+            ],
+        },
+    }
+
+
+GPT_BERT = {"name": "mixture", "of": [{"name": "clm", "weight": 3}, {"name": "mntp"}]}
 CONFIGS = {"bert": bert, "albert": albert, "t5": t5, "gpt2": gpt, "elmo": elmo}
 OTHERS = {
     "roberta": roberta,
@@ -211,6 +227,8 @@ OTHERS = {
     "electra": electra,
     "deberta": deberta,
     "deberta-rtd": lambda: deberta("mlm+rtd"),
+    "mntp": lambda: hybrid({"name": "mntp", "attention": "within"}),
+    "mixture": lambda: hybrid(GPT_BERT),
     **{
         f"t5-{name}": partial(t5, name)
         for name in registry.names("objectives")

@@ -10,7 +10,7 @@ from typing import Any
 
 from plmctl.corpus.labelled import read_rows
 from plmctl.families.base import Family, get_family, make_family
-from plmctl.objectives.base import get_objective
+from plmctl.objectives.base import get_objective, make_objective
 from plmctl.tasks.base import get_task
 from plmctl.tokenization.load import open_tokenizer
 from tests.conftest import run_main
@@ -22,6 +22,19 @@ TINY = (
     "compute={device: cpu, precision: fp32, workers: 0}",
 )  # fmt: skip
 BUDGETED = ("train.budget=10m", "train.phases=[{seq_len: 24}]")
+
+
+OBJECTIVES = {
+    "distillation": {"name": "distillation", "teacher": "unused"},
+    "mixture": {"name": "mixture", "of": [{"name": "clm", "weight": 3}, {"name": "mntp"}]},
+}
+"""The configs of those that need more than a name."""
+
+
+def bound(name: str) -> Any:
+    """An objective with the least of a config."""
+    config = get_objective(name).Config.model_validate(OBJECTIVES.get(name, {"name": name}))
+    return make_objective(config)
 
 
 def done(*arguments: str) -> str:
@@ -109,12 +122,15 @@ def configure(family: type[Family], objective: str | None, folder: str, bert: st
         write(f"{folder}/pretrain.yaml", settings)
         return f"{folder}/pretrain.yaml"
     done(*proposal, "--family", family.name)
-    done("train-tokenizer", f"{folder}/tokenizer.yaml", "vocab_size=400")
+    both_sides = objective is not None and bound(objective).BOTH_SIDES
+    mask = ('special_tokens=["<mask>"]',) if both_sides else ()
+    done("train-tokenizer", f"{folder}/tokenizer.yaml", "vocab_size=400", *mask)
     if objective is not None:
         config = Path(folder, "pretrain.yaml")
         text = config.read_text(encoding="utf-8")
         begin, end = text.index("\nobjective:"), text.index("\ntrain:")
-        config.write_text(f"{text[:begin]}\nobjective: {{name: {objective}}}{text[end:]}")
+        named = json.dumps(OBJECTIVES.get(objective, {"name": objective}))
+        config.write_text(f"{text[:begin]}\nobjective: {named}{text[end:]}")
     return f"{folder}/pretrain.yaml"
 
 
@@ -140,7 +156,7 @@ def configure_by_hand(family: Family, network: dict[str, Any], folder: str) -> s
 
 def check_samples(family: type[Family], objective: str | None, run: Path) -> None:
     """A run has samples if its objective and its family have some."""
-    wanted = family.SAMPLES and get_objective(objective or family.OBJECTIVE).SAMPLES is not None
+    wanted = family.SAMPLES and bound(objective or family.OBJECTIVE).SAMPLES is not None
     assert (run / "eval" / "samples.json").is_file() == wanted
 
 

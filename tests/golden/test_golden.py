@@ -340,6 +340,12 @@ TOKENIZERS: dict[str, dict] = {
     "elmo": {"algorithm": "word", "family": "elmo", "vocab_size": 200},
     "modernbert": {"algorithm": "byte_bpe", "family": "modernbert", "vocab_size": 500},
     "deberta": {"algorithm": "unigram", "family": "deberta", "vocab_size": 300},
+    "gpt2-mask": {
+        "algorithm": "byte_bpe",
+        "family": "gpt2",
+        "vocab_size": 500,
+        "special_tokens": ["<mask>"],
+    },
 }
 
 
@@ -400,7 +406,7 @@ def hashes(tokenizer: Path) -> dict[str, str]:
     return {name: WITHOUT_AVX512.get(found, found) for name, found in files.items()}
 
 
-FAMILY_OF = {"bert-cased": "bert"}
+FAMILY_OF = {"bert-cased": "bert", "gpt2-mask": "gpt2"}
 """Of tokenizers; that of the others has their name."""
 COMPUTE = {"device": "cpu", "precision": "fp32", "threads": 1, "workers": 0}
 ENCODER = {"hidden_size": 32, "num_attention_heads": 2, "initializer_range": 0.1}
@@ -416,6 +422,7 @@ SMALL: dict[str, dict] = {
     "gpt2": {**DECODER, "family": "gpt2"},
     "gpt3": {**DECODER, "family": "gpt3"},
     "t5": {"family": "t5", "version": "v1.1", "d_model": 32, "num_heads": 2, "d_ff": 48},
+    "gpt_bert": {**ROTARY, "family": "llama"},
     "elmo": {"family": "elmo", "projection_size": 16, "cell_size": 24},
     "electra": {**ENCODER, "family": "electra", "embedding_size": 16},
     "llama": {**ROTARY, "family": "llama", "num_key_value_heads": 1},
@@ -503,6 +510,12 @@ MLM: dict[str, dict] = {
     "doc_sentences": {"packing": "doc_sentences"},
     "segment_pair": {"packing": "segment_pair"},
 }
+GPT_BERT = [{"name": "clm", "z_loss": 1e-4}, {"name": "mntp", "weight": 3, "z_loss": 1e-4}]
+UL2 = [
+    {"name": "span_corruption"},
+    {"name": "span_corruption", "density": 0.5, "mean_span": 5, "weight": 2},
+    {"name": "prefix_lm"},
+]
 OBJECTIVES: dict[str, tuple[str, str, dict, dict]] = {
     "mlm": ("bert", "bert", {}, LINES),
     **{f"mlm, {name}": ("roberta", "roberta", fields, MIXED) for name, fields in MLM.items()},
@@ -533,6 +546,11 @@ OBJECTIVES: dict[str, tuple[str, str, dict, dict]] = {
     "clm, within": ("gpt2", "gpt3", {"attention": "within"}, MIXED),
     "clm, no separator": ("gpt1", "gpt1", {"separator": "none"}, LINES),
     "clm, mixture": ("gpt2", "gpt2", {}, MIXTURE),
+    "mntp": ("gpt2-mask", "gpt2", {}, MIXED),
+    "mntp, within": ("gpt2-mask", "llama", {"attention": "within", "rate": 0.3}, MIXED),
+    "mixture": ("gpt2-mask", "llama", {"of": GPT_BERT}, MIXED),
+    "mixture, mixture": ("gpt2-mask", "gpt2", {"of": GPT_BERT}, MIXTURE),
+    "mixture, UL2": ("t5", "t5", {"of": UL2}, MIXED),
     "span_corruption": ("t5", "t5", {}, MIXED),
     "span_corruption, long": ("t5", "t5", {"density": 0.5, "mean_span": 5}, LINES),
     **{
@@ -555,6 +573,10 @@ TRAIN: dict[str, dict] = {
         "batch_size": 8,
         "batch_ramp": {"start": 2, "tokens": 2000},
         "phases": [{"seq_len": 32, "steps": STEPS}],
+    },
+    "mixture, two sizes": {
+        "batch_size": 8,
+        "phases": [{"seq_len": 16, "steps": 12}, {"seq_len": 32, "steps": 8, "batch_size": 4}],
     },
 }
 """Of steps that are cut up in another way; the rest is that of the objective's own name."""
@@ -601,6 +623,7 @@ PROOFS: dict[str, tuple[str, str]] = {
     "modernbert": ("modernbert", "lines.txt"),
     "qwen3": ("gpt2", "lines.txt"),
     "deberta": ("deberta", "lines.txt"),
+    "gpt_bert": ("gpt2-mask", "mixed.jsonl"),
 }
 """By config: the tokenizer and the text."""
 CHANGED: dict[str, list[str]] = {
@@ -657,6 +680,10 @@ RUNS: dict[str, dict] = {
     "prefix_lm": {"schedule": {"name": "constant"}},
     "deshuffling": {},
     "bilm, sampled": {},
+    "mntp, within": {"optim": {"name": "lamb", "bias_correction": True}},
+    "mixture, mixture": {"train": {"batch_size": 8, "micro_batch_size": 3}},
+    "mixture, two sizes": {},
+    "mixture, UL2": {"optim": {"name": "adafactor"}},
     "mlm+rtd": {
         "optim": {"name": "stable_adamw"},
         "schedule": {"name": "polynomial", "warmup": 3, "warmup_rule": "multiply"},
@@ -989,7 +1016,7 @@ def test_nothing_is_left_out(world: Path) -> None:
     covered = [measure["name"] for measures in MEASURES.values() for measure in measures]
     optimizers = [run.get("optim", {}).get("name", "adamw") for run in RUNS.values()]
     recorded = {
-        "families": set(PROOFS),
+        "families": {SMALL[name]["family"] for name in PROOFS},
         "objectives": {name.split(",")[0] for name in OBJECTIVES},
         "tasks": {task["name"] for _, _, task, _ in TASKS.values()},
         "measures": set(covered),

@@ -122,8 +122,8 @@ def test_a_scheduled_rate_has_the_masks_of_that_rate(
 ) -> None:
     """Of the step: the same examples as a run with that rate has, and validation has the last."""
     objective = make_objective(name, store, rate={"start": 0.4, "end": 0.1}, **fields)
-    for done, rate in ((0.0, 0.4), (0.25, 0.325), (1.0, 0.1), (None, 0.1)):
-        changing = objective if done is None else objective.at_progress(done)
+    for step, rate in ((0, 0.4), (1, 0.325), (4, 0.1), (None, 0.1)):
+        changing = objective if step is None else objective.at_step(step, 5)
         assert changing.masker.rate == pytest.approx(rate, rel=1e-12)
         fixed = make_objective(name, store, rate=changing.masker.rate, **fields)
         batch, expected = whole(changing), whole(fixed)

@@ -22,7 +22,9 @@ WORDS = tuple(f"w{number}" for number in range(500))
 VOCAB = Vocab(
     size=500, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5, sentinels=SENTINELS, words=WORDS
 )
-NAMES = registry.names("objectives")
+NAMES = [  # a mixture has what its objectives have
+    name for name in registry.names("objectives") if get_objective(name).LOSS_TERMS
+]
 REQUIRED = {"distillation": {"teacher": "not-asked-for-examples"}}
 
 

@@ -124,3 +124,16 @@ def test_what_is_passed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
         "6.000 = token frequencies alone)",
         "below 4.500 = 5-gram)",
     ]
+
+
+def test_each_objective_of_a_mixture_has_its_own() -> None:
+    """The same losses as of each alone, and their mean by the shares."""
+    of = [{"name": "clm", "weight": 3}, {"name": "mntp", "rate": 0.3}]
+    alone = {"clm/lm": 6.0, "mntp/lm": 6.0, "loss": 6.0}
+    ((name, both),) = counted(24, name="mixture", of=of, alone=alone).items()
+    assert name == "5-gram and both neighbours"
+    grams = counted(24)["5-gram"]["lm"]
+    neighbours = counted(24, name="mntp", rate=0.3)["both neighbours"]["lm"]
+    assert both["clm/lm"] == grams
+    assert both["mntp/lm"] == neighbours
+    assert both["loss"] == pytest.approx(0.75 * grams + 0.25 * neighbours)

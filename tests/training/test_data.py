@@ -10,16 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plmctl.arrays import exact_shares
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError, DataError
 from plmctl.models.batch import Batch
-from plmctl.objectives.clm import CausalLM, Config, Windows
+from plmctl.objectives.clm import CausalLM, CausalWindows, Config
 from plmctl.training.data import (
     Grouped,
     Mixture,
     StepBatches,
     StepLoader,
-    exact_shares,
     examples_of,
     mixture,
     scoring_batches,
@@ -131,14 +131,14 @@ def test_a_rate_that_changes_is_that_of_its_step(workers: int, store: TokenStore
         for world, micro in ((1, 16), (2, 16), (1, 3))
     ]
     assert digests[0] == digests[1] == digests[2]
-    fixed = replace(phases[0], examples=phases[0].examples.at_progress(0.0))
+    fixed = replace(phases[0], examples=phases[0].examples.at_step(0, 2))
     other = replace(plan, phases=(fixed, phases[1]))
     assert next(step_digests(other, 1, world=1, micro=16)) == digests[0][0]
     assert share([heaviest(phases[0], 7, 16)]) == pytest.approx(0.6, abs=0.02)
 
 
 def test_all_corpora_of_a_mixture_have_the_rate_of_the_step() -> None:
-    made = mixed("mlm", rate={"start": 0.6, "end": 0.1}).at_progress(0.0)
+    made = mixed("mlm", rate={"start": 0.6, "end": 0.1}).at_step(0, 2)
     batch = StepBatches(made, Slicing(24, 24), 7)[0]
     for one in batch:
         assert len(one.targets["mlm"]) / one.tokens == pytest.approx(0.6, abs=0.05)
@@ -403,7 +403,7 @@ def test_statistics_show_the_shares(name: str) -> None:
     assert mixture.example(0, 3).note.endswith(("[web]", "[books]", "[wiki]"))
 
 
-class Halved(Windows):
+class Halved(CausalWindows):
     """A step whose part counts for half of the loss."""
 
     weights: ClassVar = {"lm": 0.5}

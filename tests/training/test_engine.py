@@ -367,8 +367,8 @@ class Slow:
     def __len__(self) -> int:
         return len(self._step)
 
-    def at_progress(self, share: float) -> Any:
-        return Slow(self._step.at_progress(share))
+    def at_step(self, step: int, steps: int) -> Any:
+        return Slow(self._step.at_step(step, steps))
 
     def collate(self, *args: Any) -> Any:
         time.sleep(0.2)

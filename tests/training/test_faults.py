@@ -322,6 +322,9 @@ def test_an_example_that_does_not_fit_is_told(
         def __len__(self) -> int:
             return len(plan.phases[0].examples)
 
+        def at_step(self, step: int, steps: int) -> object:
+            return self
+
         def loss(self, network: object, batch: object) -> dict[str, torch.Tensor]:
             return {"lm": torch.empty(2**60)}  # the allocator itself refuses
 

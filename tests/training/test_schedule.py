@@ -177,6 +177,35 @@ def test_without_a_ramp() -> None:
     assert [run.seen(step) for step in (0, 5, 8)] == [0, 5 * 64 * 32, 5 * 64 * 32 + 3 * 64 * 128]
 
 
+def test_a_batch_size_per_phase() -> None:
+    """GPT-BERT halves the batch where the length doubles: each step has as many tokens."""
+    phases = [
+        {"seq_len": 128, "steps": 70},
+        {"seq_len": 256, "steps": 20, "batch_size": 32},
+        {"seq_len": 512, "steps": 10, "batch_size": 16},
+    ]
+    config = TrainConfig.model_validate({"batch_size": 64, "phases": phases})
+    run = course(config)
+    assert config.batch_sizes == (64, 32, 16)
+    assert run.sizes == (constant(64), constant(32), constant(16))
+    assert [run.seen(step) for step in (1, 70, 75, 100)] == [64 * 128 * n for n in (1, 70, 75, 100)]
+    assert run.samples == (70 * 64, 20 * 32, 10 * 16)
+    assert run.spent(95, (1.0, 10.0, 100.0)) == 70 * 64 + 10 * 20 * 32 + 100 * 5 * 16
+    assert config.with_steps([3, 2, 1]).batch_sizes == (64, 32, 16)
+
+
+def test_a_batch_grows_to_the_size_of_each_phase() -> None:
+    fields = {"batch_size": 64, "batch_ramp": {"start": 8, "tokens": 8_000}}
+    phases = [{"seq_len": 32, "steps": 5}, {"seq_len": 64, "steps": 50, "batch_size": 16}]
+    run = course(TrainConfig.model_validate({**fields, "phases": phases}))
+    assert run.sizes[0].of(0) == 8
+    assert run.sizes[1].of(0) == 8 + 8 * run.tokens[1] // 8_000
+    assert run.sizes[1].of(49) == 16
+    phases[1]["batch_size"] = 4
+    with pytest.raises(ValidationError, match="no larger than the batch of any phase, 4"):
+        TrainConfig.model_validate({**fields, "phases": phases})
+
+
 @pytest.mark.parametrize("name", ["linear", "cosine", "constant", "wsd"])
 def test_tokens_are_steps_while_the_batch_is_constant(name: str) -> None:
     run = course(train((32, 50)))  # 2,048 tokens a step

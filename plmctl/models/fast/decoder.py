@@ -17,7 +17,12 @@ from transformers import GPT2Model, OpenAIGPTModel
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.models.openai.modeling_openai import Attention, Block
 
-from plmctl.models.decoder import FastDecoder, block_mask, cache_parameter
+from plmctl.models.decoder import (
+    FastDecoder,
+    block_mask,
+    cache_parameter,
+    states_of_both_sides,
+)
 from plmctl.models.fast.attention import attend, cpu_attention
 from plmctl.models.fast.required import require_attributes, require_parameters
 
@@ -32,16 +37,16 @@ require_parameters(GPT2Block.forward, "hidden_states", cache_parameter(GPT2Block
 
 
 class _Gpt2Layers(FastDecoder, nn.ModuleList):
-    def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+    def states(
+        self, body: Any, embedded: Tensor, position_ids: Tensor | None, *, both_sides: bool = False
+    ) -> Tensor:
         """The last hidden states, as transformers' own forward computes them."""
-        if not is_fused(body):  # transformers makes the mask
-            run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
-            output: Tensor = run.last_hidden_state
-            return output
-        mask = None if position_ids is None else block_mask(position_ids)
+        if not is_fused(body):
+            return unfused_states(body, embedded, position_ids, both_sides=both_sides)
+        mask, options = seen(position_ids, both_sides=both_sides)
         states = body.drop(embedded + body.wpe(counted(embedded, position_ids)))
         for block in self:
-            states = block(states, None, mask)
+            states = block(states, None, mask, **options)
         normed: Tensor = body.ln_f(states)
         return normed
 
@@ -82,8 +87,12 @@ class _Gpt2LayersApart(_Gpt2Layers):
 
 
 class _Gpt1Layers(FastDecoder, nn.ModuleList):
-    def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+    def states(
+        self, body: Any, embedded: Tensor, position_ids: Tensor | None, *, both_sides: bool = False
+    ) -> Tensor:
         """The last hidden states; transformers' own forward takes no mask for packed rows."""
+        if both_sides:
+            raise NotImplementedError("the attention of GPT-1 is causal")
         mask = None if position_ids is None else block_mask(position_ids)
         places = body.positions_embed(counted(embedded, position_ids))
         states: Tensor = body.drop(embedded + places)
@@ -96,6 +105,26 @@ def is_fused(body: Any) -> bool:
     """Whether its attention is a fused kernel."""
     attention = str(body.config._attn_implementation)
     return attention == "sdpa" or attention.startswith("plmctl")
+
+
+def unfused_states(
+    body: Any, embedded: Tensor, position_ids: Tensor | None, *, both_sides: bool
+) -> Tensor:
+    """The last hidden states by transformers' own forward, which makes the mask."""
+    if both_sides:
+        return states_of_both_sides(body, embedded, position_ids)
+    run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
+    states: Tensor = run.last_hidden_state
+    return states
+
+
+def seen(position_ids: Tensor | None, *, both_sides: bool) -> tuple[Tensor | None, dict[str, bool]]:
+    """The boolean mask of fused attention, and the options of a layer that say what no mask means.
+
+    Without a mask, attention is causal unless ``is_causal`` says otherwise.
+    """
+    mask = None if position_ids is None else block_mask(position_ids, both_sides=both_sides)
+    return mask, {"is_causal": False} if both_sides else {}
 
 
 def counted(embedded: Tensor, position_ids: Tensor | None) -> Tensor:

@@ -12,23 +12,23 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import LlamaModel, Qwen3Model
 
-from plmctl.models.decoder import FastDecoder, block_mask
-from plmctl.models.fast.decoder import counted, is_fused
+from plmctl.models.decoder import FastDecoder
+from plmctl.models.fast.decoder import counted, is_fused, seen, unfused_states
 from plmctl.models.fast.required import require_attributes
 
 
 class _RotaryLayers(FastDecoder, nn.ModuleList):
-    def states(self, body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+    def states(
+        self, body: Any, embedded: Tensor, position_ids: Tensor | None, *, both_sides: bool = False
+    ) -> Tensor:
         """The last hidden states, as transformers' own forward computes them."""
-        if not is_fused(body):  # transformers makes the mask
-            run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
-            output: Tensor = run.last_hidden_state
-            return output
-        mask = None if position_ids is None else block_mask(position_ids)
+        if not is_fused(body):
+            return unfused_states(body, embedded, position_ids, both_sides=both_sides)
+        mask, options = seen(position_ids, both_sides=both_sides)
         turns = body.rotary_emb(embedded, position_ids=counted(embedded, position_ids))
         states = embedded
         for layer in self:
-            states = layer(states, attention_mask=mask, position_embeddings=turns)
+            states = layer(states, attention_mask=mask, position_embeddings=turns, **options)
         normed: Tensor = body.norm(states)
         return normed
 
