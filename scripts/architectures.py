@@ -161,12 +161,12 @@ def plmctl(*arguments: str) -> None:
         RuntimeError: It fails; with its message.
     """
     sys.argv = ["plmctl", *arguments]
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as said:
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as errors:
         try:
             command()
         except SystemExit as stop:
             if stop.code:
-                lines = [line for line in said.getvalue().splitlines() if "plmctl: " in line]
+                lines = [line for line in errors.getvalue().splitlines() if "plmctl: " in line]
                 raise RuntimeError((lines or ["failed"])[-1]) from None
 
 
@@ -200,15 +200,15 @@ def through_commands(architecture: str) -> dict[str, str]:
     }
     measure = {"name": "bits_per_byte", "data": ["text.txt"], "held_out": "10%", "max_bytes": 500}
     scoring = {"run": str(own / "scores"), "model": str(own / "run/model"), "measures": [measure]}
-    asked = ["generate", str(own / "run"), "--prompt", "Anna sees", "--max-new-tokens", "3"]
+    answering = ["generate", str(own / "run"), "--prompt", "Anna sees", "--max-new-tokens", "3"]
     if family.FORM == "encoder":
-        asked = ["predict", str(own / "run"), "Anna sees <mask> in the garden."]
+        answering = ["predict", str(own / "run"), "Anna sees <mask> in the garden."]
     verified = ("verify-resume", config, "--kills", "1", "--steps", "20", f"run={own}/verified")
     steps = {
         "pretrain": ["pretrain", config],
         "resume": [*verified],
         "eval": ["eval", written(own / "eval.yaml", scoring)],
-        "answer": asked,
+        "answer": answering,
         "finetune": ["finetune", written(own / "finetune.yaml", finetuning)],
     }
     results = {}
@@ -238,7 +238,7 @@ def row(architecture: str) -> str:
     can = ability(family.build(vocab_size=120, pad_id=1, eos_id=2, loss_terms=family.HEADS))
     own, theirs = losses(architecture)
     results = through_commands(architecture)
-    notes = [f"{name}: {said}" for name, said in results.items() if said != "yes"]
+    notes = [f"{name}: {reason}" for name, reason in results.items() if reason != "yes"]
     cells = [
         architecture,
         family.FORM.replace("_", "-"),

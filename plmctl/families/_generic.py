@@ -147,11 +147,12 @@ class Generic(Family):
         config_class: Any = network_class.config_class
         known = _declared(config_class) | set(config_class.attribute_map)
         code = inspect.getsource(sys.modules[network_class.__module__])
+        own = known - _declared(config_class.__mro__[1])
         for name in self.options:
             if name not in known and f'"{name}"' not in code and f"config.{name}" not in code:
                 raise ConfigError(
                     f"model.{name}: {config_class.__name__} has no such option"
-                    f"{nearest(name, sorted(known))}"
+                    f"{nearest(name, sorted(own))}"
                 )
 
     # --- A network of a folder ---
