@@ -36,6 +36,7 @@ def test_config_is_valid(path: Path, tmp_path: Path) -> None:
 
 TOKENIZERS = {
     "albert": ("unigram", "albert"),
+    "deberta": ("unigram", "deberta"),
     "elmo": ("word", "elmo"),
     "gpt1": ("bpe", "gpt1"),
     "gpt2": ("byte_bpe", "gpt2"),

@@ -55,6 +55,7 @@ AT_LEAST = {
     "albert": 280,
     "babylm": 210,
     "bert": 460,
+    "deberta": 70,
     "distilbert": 80,
     "electra": 38,
     "elmo": 70,

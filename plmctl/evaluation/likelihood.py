@@ -165,7 +165,8 @@ class Likelihood(ABC):
                 f"use {kind.MEASURES}",
             )
         classes = model.config.architectures or []
-        if classes and not any(head in classes[0] for head in _LM_HEADS):
+        beside = model.family.masked_folder(model.name) != model.name  # a generator in the folder
+        if classes and not beside and not any(head in classes[0] for head in _LM_HEADS):
             raise ConfigError(
                 f"{model.name}: a {classes[0]} has no language-model head to score text with",
                 "name the pretrained model from which it was finetuned",

@@ -222,13 +222,15 @@ class LoadedModel:
 
     @cached_property
     def _masked_model(self) -> PreTrainedModel:
-        """The transformers model with its head for masked tokens."""
+        """The model with its head for masked tokens."""
         from transformers import AutoModelForMaskedLM
 
         from plmctl.models.load import load_network
 
-        folder = family_of(self.config).masked_folder(self.name)
-        network: PreTrainedModel = load_network(AutoModelForMaskedLM, folder).network
+        family = family_of(self.config)
+        if set(_MASKED) <= set(family.HEADS) and not family.IS_TRIED:  # that may refuse it
+            return family.load(self.name, _MASKED)
+        network: PreTrainedModel = load_network(AutoModelForMaskedLM, self.name).network
         return network
 
     # --- Tokens ---

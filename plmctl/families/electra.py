@@ -106,7 +106,7 @@ class Electra(EncoderFamily, config=Config):
     @classmethod
     def masked_folder(cls, folder: str) -> str:
         """The generator's, in the folder of a discriminator that has one."""
-        from plmctl.models.electra import generator_folder
+        from plmctl.models.pair import generator_folder
 
         return generator_folder(folder) or folder
 
@@ -121,19 +121,15 @@ class Electra(EncoderFamily, config=Config):
         draws: Tensor | None = None,
         project: Project = project_to_logits,
     ) -> dict[str, Tensor]:
-        """Logits of the generator, and margins of the discriminator.
+        """Logits of the generator, and margins of the discriminator: see ``judged_tokens``.
 
         Args:
             original_ids: [B, L] before they were masked; None: of the generator alone.
             draws: [K] in (0, 1], by which the generator's tokens are drawn; 0: none is.
-
-        Returns:
-            mlm: [K, V].
-            rtd: [B, L] the logit of "replaced" where the token is the original one, and minus it
-                where it was replaced: below 0 the discriminator is right.
         """
-        from plmctl.models.electra import ElectraPair, drawn_tokens, replaced_tokens
+        from plmctl.models.electra import ElectraPair
         from plmctl.models.encoder import encode
+        from plmctl.models.pair import judged_tokens
 
         generator = model.generator if isinstance(model, ElectraPair) else model
         shared = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
@@ -142,12 +138,8 @@ class Electra(EncoderFamily, config=Config):
         if original_ids is None or draws is None:
             return {"mlm": project(transformed_KH, generator.generator_lm_head)}
         logits_KV = generator.generator_lm_head(transformed_KH)
-        tokens_K = drawn_tokens(logits_KV, draws)
-        ids_BL = replaced_tokens(original_ids, positions, tokens_K, draws > 0)
-        discriminator = model.discriminator
-        states_BLH = discriminator.electra(ids_BL, **shared).last_hidden_state
-        logits_BL = discriminator.discriminator_predictions(states_BLH)
-        return {
-            "mlm": logits_KV,
-            "rtd": logits_BL.where(ids_BL == original_ids, -logits_BL),
-        }
+
+        def discriminate(ids_BL: Tensor) -> Any:
+            return model.discriminator(ids_BL, **shared).logits
+
+        return judged_tokens(discriminate, logits_KV, original_ids, positions, draws)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABCMeta, abstractmethod
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -68,3 +69,33 @@ def _partial_stack(body: Any) -> PartialEncoder | None:
         if isinstance(stack, PartialEncoder):
             return stack
     return None
+
+
+# --- Some positions of each row, as a grid ---
+
+
+def grid_of(positions: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:
+    """A grid of the positions of every row, and where each position goes in it.
+
+    Args:
+        positions: [K], ascending.
+        rows: B.
+        length: L.
+
+    Returns:
+        wanted: [B, Q] columns of each row: the first one, which poolers read, then its positions;
+        what is left over is the first one again.
+        slots: [K] positions of the flattened [B, Q].
+    """
+    row_K, column_K = positions // length, positions % length
+    counts = torch.bincount(row_K, minlength=rows)
+    before = counts.cumsum(0) - counts
+    place_K = 1 + torch.arange(len(positions), device=positions.device) - before[row_K]
+    wanted = positions.new_zeros(rows, 1 + int(counts.max()))
+    wanted[row_K, place_K] = column_K
+    return wanted, row_K * wanted.shape[1] + place_K
+
+
+def columns_of(hidden_BLH: Tensor, wanted_BQ: Tensor) -> Tensor:
+    """The states [B, Q, H] at columns [B, Q]."""
+    return hidden_BLH.gather(1, wanted_BQ[..., None].expand(-1, -1, hidden_BLH.shape[-1]))

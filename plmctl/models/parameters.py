@@ -160,6 +160,7 @@ def depths(model: PreTrainedModel) -> Depths:
     layers = max(map(len, stacks.values()))
     base = model.base_model
     prefix = "" if base is model else f"{model.base_model_prefix}."
+    below = tuple(f"{path}." for path in _below_layers(model))
     depth_of, seen = {}, False
     for name, _ in model.named_parameters():
         stack = next((path for path in stacks if name.startswith(f"{path}.")), None)
@@ -168,8 +169,21 @@ def depths(model: PreTrainedModel) -> Depths:
             within = int(name[len(stack) + 1 :].partition(".")[0])
             depth_of[name] = within + 1 + layers - len(stacks[stack])
         else:
-            depth_of[name] = 0 if name.startswith(prefix) and not seen else layers + 1
+            first = name.startswith(below) or (name.startswith(prefix) and not seen)
+            depth_of[name] = 0 if first else layers + 1
     return Depths(layers, depth_of)
+
+
+def _below_layers(model: nn.Module) -> set[str]:
+    """What layers share, and is registered after them: DeBERTa's table of distances, its norm."""
+    names = ("rel_embeddings", "LayerNorm", "conv")
+    owners = ("DebertaEncoder", "DebertaV2Encoder")  # of transformers
+    return {
+        f"{path}.{name}"
+        for path, module in model.named_modules()
+        for name in names
+        if type(module).__name__ in owners
+    }
 
 
 def layer_rates(depth: Depths, decay: float) -> dict[str, float]:
@@ -226,12 +240,13 @@ def _modules_above(model: PreTrainedModel, stacks: list[str]) -> list[nn.Module]
         "" if model.base_model is model else model.base_model_prefix
     }
     modules: list[nn.Module] = []
+    below = _below_layers(model)
     for owner in sorted(owners):
         seen = False
         for name, child in names[owner].named_children():
             path = f"{owner}.{name}" if owner else name
             holds = any(f"{stack}.".startswith(f"{path}.") for stack in stacks)
-            if seen and not holds:
+            if seen and not holds and path not in below:
                 modules.append(child)
             seen = seen or holds
     heads: Any = model  # of T5 it is tied to the embeddings
@@ -333,10 +348,15 @@ def _vocabulary_tables(model: PreTrainedModel) -> list[Tensor]:
     """The tensors with a row per token: [V, H] matrices and the output's bias [V], each once."""
     whole: Any = model  # whose accessors have no types
     output = whole.get_output_embeddings()
+    inside: list[Any] = [part for part in model.children() if isinstance(part, PreTrainedModel)]
     tables = [whole.get_input_embeddings().weight]
+    others = [network.get_input_embeddings().weight for network in inside]
     if output is not None:
-        tables += [output.weight] if output.weight is not tables[0] else []
-        tables += [output.bias] if getattr(output, "bias", None) is not None else []
+        others += [output.weight]
+        others += [output.bias] if getattr(output, "bias", None) is not None else []
+    for table in others:
+        if all(table is not one for one in tables):
+            tables.append(table)
     return tables
 
 

@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import BertConfig, BertForMaskedLM
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.utils.hub import cached_file
 
-from plmctl import hub
-from plmctl.errors import DataError
-from plmctl.models.load import NewHeads, load_network, report_or_refuse
+from plmctl.models.beside import load_part, save_with_part
+from plmctl.models.load import NewHeads, load_network
 
 HEAD_FILE = "span_boundary.safetensors"
 
@@ -83,13 +79,7 @@ class SpanBert(BertForMaskedLM):
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> None:  # type: ignore[override]  # one way to save
         """Write a BERT folder, and the head beside it."""
-        weights = self.state_dict()
-        plain = {name: w for name, w in weights.items() if not name.startswith("sbo.")}
-        super().save_pretrained(save_directory, state_dict=plain, **options)
-        self.config.architectures = ["BertForMaskedLM"]  # which is what is in the folder
-        self.config.save_pretrained(save_directory)
-        head = {name: weight.contiguous() for name, weight in self.sbo.state_dict().items()}
-        save_file(head, Path(save_directory) / HEAD_FILE)
+        save_with_part(self, save_directory, "sbo", HEAD_FILE, "BertForMaskedLM", **options)
 
     @classmethod
     def from_folder(
@@ -105,17 +95,5 @@ class SpanBert(BertForMaskedLM):
             DataError: As ``load_network``; or the head does not fit.
         """
         model: SpanBert = load_network(cls, folder, new_heads=new_heads, **changes).network
-        head = cached_file(
-            hub.local(folder), HEAD_FILE, _raise_exceptions_for_missing_entries=False
-        )
-        if head is None:
-            report_or_refuse(folder, model, [f"sbo ({HEAD_FILE})"], new_heads)
-            return model
-        try:
-            model.sbo.load_state_dict(load_file(head))
-        except (RuntimeError, SafetensorError) as error:
-            raise DataError(
-                f"{head}: not the span-boundary head of this model: {error}",
-                "copy or export the folder again",
-            ) from error
+        load_part(model, folder, "sbo", HEAD_FILE, new_heads)
         return model

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # The end of the class name of a network: its auto class, and its pipeline tag.
 _LOADED_AS = {
+    "DebertaV2ForMaskedLM": ("AutoModel", None),  # transformers lacks the decoder of its head
     "ElectraForPreTraining": ("AutoModelForPreTraining", None),
     "ElmoForPreTraining": ("AutoModelForPreTraining", None),
     "ForPreTraining": ("AutoModelForPreTraining", "fill-mask"),

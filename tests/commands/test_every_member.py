@@ -75,6 +75,11 @@ def test_so_does_an_objective_that_is_no_paper_s_of_a_family(
     walk(fitting[0], name)
 
 
+def test_so_does_deberta_with_a_generator(pretrained: dict[str, Path]) -> None:
+    """Its third version: one family, two objectives of papers."""
+    walk("deberta", "mlm+rtd")
+
+
 @pytest.mark.parametrize("name", registry.names("tasks"))
 def test_and_a_task(name: str, pretrained: dict[str, Path], rows: str) -> None:
     model = "gpt2" if "target" in TASKS[name] else "bert"

@@ -177,6 +177,15 @@ def electra() -> dict:
     }
 
 
+def deberta(objective: str = "mlm") -> dict:
+    return pretrain_config("bert") | {
+        "tokenizer": tokenizer("deberta", "unigram", 200),
+        "model": BERT | {"family": "deberta", "hidden_dropout_prob": 0.1},
+        "objective": {"name": objective},
+        "train": {"batch_size": 8, "phases": [{"seq_len": 32, "steps": 100}]},
+    }
+
+
 def elmo() -> dict:
     sizes = {"projection_size": 16, "cell_size": 24}
     return pretrain_config("bert") | {
@@ -216,6 +225,8 @@ OTHERS = {
     "qwen3": lambda: llama("qwen3"),
     "modernbert": modernbert,
     "electra": electra,
+    "deberta": deberta,
+    "deberta-rtd": lambda: deberta("mlm+rtd"),
     "mntp": lambda: hybrid({"name": "mntp", "attention": "within"}),
     "mixture": lambda: hybrid(GPT_BERT),
     **{

@@ -339,6 +339,7 @@ TOKENIZERS: dict[str, dict] = {
     "t5": {"algorithm": "unigram", "family": "t5", "vocab_size": 320, "sentinels": 20},
     "elmo": {"algorithm": "word", "family": "elmo", "vocab_size": 200},
     "modernbert": {"algorithm": "byte_bpe", "family": "modernbert", "vocab_size": 500},
+    "deberta": {"algorithm": "unigram", "family": "deberta", "vocab_size": 300},
     "gpt2-mask": {
         "algorithm": "byte_bpe",
         "family": "gpt2",
@@ -427,6 +428,7 @@ SMALL: dict[str, dict] = {
     "llama": {**ROTARY, "family": "llama", "num_key_value_heads": 1},
     "modernbert": {**ROTARY, "family": "modernbert"},
     "qwen3": {**ROTARY, "family": "qwen3"},
+    "deberta": {**ENCODER, "family": "deberta"},
 }
 """Tiny networks, with weights so large that they learn in a few steps."""
 
@@ -532,6 +534,7 @@ OBJECTIVES: dict[str, tuple[str, str, dict, dict]] = {
     "mlm+sbo": ("bert-cased", "spanbert", {}, LINES),
     "mlm+sbo, long": ("bert-cased", "spanbert", {"rate": 0.4, "span_p": 0.1}, MIXED),
     "mlm+rtd": ("bert", "electra", {}, LINES),
+    "mlm+rtd, deberta": ("deberta", "deberta", {"mask_share": 1, "rtd_weight": 10}, LINES),
     "distillation": ("bert", "distilbert", {"teacher": "bert/model"}, LINES),
     "distillation, plain": (
         "bert",
@@ -619,6 +622,7 @@ PROOFS: dict[str, tuple[str, str]] = {
     "llama": ("gpt2", "mixed.jsonl"),
     "modernbert": ("modernbert", "lines.txt"),
     "qwen3": ("gpt2", "lines.txt"),
+    "deberta": ("deberta", "lines.txt"),
     "gpt_bert": ("gpt2-mask", "mixed.jsonl"),
 }
 """By config: the tokenizer and the text."""
@@ -684,6 +688,7 @@ RUNS: dict[str, dict] = {
         "optim": {"name": "stable_adamw"},
         "schedule": {"name": "polynomial", "warmup": 3, "warmup_rule": "multiply"},
     },
+    "mlm+rtd, deberta": {},
 }
 """By name in ``OBJECTIVES`` or ``TRAIN``: changes of the config."""
 

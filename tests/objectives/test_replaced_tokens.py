@@ -15,8 +15,9 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import DataError
 from plmctl.families.base import get_family
 from plmctl.models.batch import Batch
-from plmctl.models.electra import ElectraPair, drawn_tokens, replaced_tokens
+from plmctl.models.electra import ElectraPair
 from plmctl.models.network import Network
+from plmctl.models.pair import drawn_tokens, replaced_tokens
 from plmctl.objectives.base import ObjectiveExamples
 from plmctl.tokenization.load import Vocab
 from plmctl.training.shapes import fixed

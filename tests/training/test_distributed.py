@@ -14,6 +14,8 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import Preempted
 from plmctl.models.network import Network
 from plmctl.models.sharding import gathered, is_sharded
+from plmctl.objectives.base import get_objective
+from plmctl.tokenization.load import Vocab
 from plmctl.training.average import Averaging
 from plmctl.training.checkpoint import Checkpoints, restore, snapshot
 from plmctl.training.data import StepBatches
@@ -22,7 +24,7 @@ from plmctl.training.engine import Engine, make_accelerator, make_engine
 from plmctl.training.journal import Journal
 from plmctl.training.loop import take_step, train
 from plmctl.training.plan import Plan, Slicing
-from tests.builders import make_network
+from tests.builders import make_examples, make_network, random_documents
 from tests.processes import in_two_processes
 from tests.tasks.conftest import Folder
 from tests.tasks.conftest import folder as model_folder  # noqa: F401  # a fixture
@@ -127,6 +129,35 @@ def test_updates_and_checkpoints_are_those_of_whole_weights(
 ) -> None:
     """Losses, norms, states; and a checkpoint of one goes on as the other, or to the last bit."""
     in_two_processes(partial(_as_whole, tmp_path, store, objective, optimizer, compute), tmp_path)
+
+
+def _two_networks(objective: str, fields: dict, rank: int) -> None:
+    store = TokenStore.from_lists(random_documents(40), vocab_size=120)
+    vocab = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4)
+    examples = make_examples(objective, store, vocab, 32)
+    off = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0)
+    options = {"size": "tiny", "hidden_size": 64, "num_attention_heads": 2, **off, **fields}
+    terms = get_objective(objective).LOSS_TERMS
+    engines = [
+        engine_of(make_network("deberta", 120, terms, **options), "adamw", strategy)
+        for strategy in ("ddp", "fsdp")
+    ]
+    source = StepBatches(examples, Slicing(7, 1, rank, 2), 7)
+    for number in range(3):
+        a, b = (take_step(one, examples, source[number], 1.0, number) for one in engines)
+        assert a.losses == pytest.approx(b.losses, rel=1e-5)
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("objective", "fields"),
+    [("mlm", {}), ("mlm+rtd", {}), ("mlm+rtd", {"embedding_sharing": "shared"})],
+)
+def test_layers_that_are_used_twice_and_tables_of_two_networks(
+    tmp_path: Path, objective: str, fields: dict
+) -> None:
+    in_two_processes(partial(_two_networks, objective, fields), tmp_path)
 
 
 def _mixed(folder: Path, model: str, rank: int) -> None:

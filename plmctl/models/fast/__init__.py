@@ -59,6 +59,12 @@ def apply_fast_paths(
         from plmctl.models.fast.layers import use_fast_dropout
 
         use_fast_dropout(model)
+    # By name: to import DeBERTa for a model of another kind takes time.
+    if any(type(module).__name__ == "DisentangledSelfAttention" for module in model.modules()):
+        with _left_out_if_changed("the relative positions of a row"):
+            from plmctl.models.fast.disentangled import use_needed_positions
+
+            use_needed_positions(model)
     if not sharded:
         with _left_out_if_changed("skipping unused positions"):
             from plmctl.models.fast.encoder import skip_unused_positions

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
-from plmctl.models.encoder import PartialEncoder
+from plmctl.models.encoder import PartialEncoder, columns_of, grid_of
 from plmctl.models.fast import CPU_ATTENTION
 from plmctl.models.fast.attention import RealPositions, cpu_attention
 from plmctl.models.fast.required import require_attributes, require_parameters
@@ -38,7 +37,7 @@ class _Partial(PartialEncoder):
         rows, length = inputs["input_ids"].shape
         if not self.needs:
             return self._options(body, inputs["attention_mask"], None), positions
-        wanted_BQ, slots_K = _slots(positions, rows, length)
+        wanted_BQ, slots_K = grid_of(positions, rows, length)
         options = self._options(body, inputs["attention_mask"], wanted_BQ)
         return options, slots_K if "wanted_BQ" in options else positions
 
@@ -99,7 +98,7 @@ class _Partial(PartialEncoder):
     def _last_layer(layer: Any, hidden_BLH: Tensor, mask: Tensor | None, wanted: Tensor) -> Tensor:
         """A layer's states [B, Q, H] at the columns ``wanted`` [B, Q]."""
         inner = layer.attention.self
-        x_BQH = _columns(hidden_BLH, wanted)
+        x_BQH = columns_of(hidden_BLH, wanted)
         dropout = inner.dropout.p if layer.training else 0.0
         attended = _attended(inner, x_BQH, hidden_BLH, mask, dropout)
         out: Tensor = layer.feed_forward_chunk(layer.attention.output(attended, x_BQH))
@@ -151,7 +150,7 @@ class _Albert(_Partial):
     @staticmethod
     def _last_layer(layer: Any, hidden_BLH: Tensor, mask: Tensor | None, wanted: Tensor) -> Tensor:
         inner = layer.attention
-        x_BQH = _columns(hidden_BLH, wanted)
+        x_BQH = columns_of(hidden_BLH, wanted)
         dropout = inner.attention_dropout.p if layer.training else 0.0
         attended = inner.dense(_attended(inner, x_BQH, hidden_BLH, mask, dropout))
         x_BQH = inner.LayerNorm(x_BQH + inner.output_dropout(attended))
@@ -193,32 +192,6 @@ def skip_unused_positions(model: nn.Module) -> None:
             for layer in methods.layers(stack):
                 require_attributes(layer, *methods.needs)
             stack.__class__ = type(f"Partial{name}", (methods, type(stack)), {})
-
-
-def _slots(positions: Tensor, rows: int, length: int) -> tuple[Tensor, Tensor]:
-    """A grid of the positions of every row, and where each position goes in it.
-
-    Args:
-        positions: [K], ascending.
-        rows: B.
-        length: L.
-
-    Returns:
-        wanted: [B, Q] columns of each row: the first one, which poolers read, then its positions;
-        what is left over is the first one again.
-        slots: [K] positions of the flattened [B, Q].
-    """
-    row_K, column_K = positions // length, positions % length
-    counts = torch.bincount(row_K, minlength=rows)
-    before = counts.cumsum(0) - counts
-    place_K = 1 + torch.arange(len(positions), device=positions.device) - before[row_K]
-    wanted = positions.new_zeros(rows, 1 + int(counts.max()))
-    wanted[row_K, place_K] = column_K
-    return wanted, row_K * wanted.shape[1] + place_K
-
-
-def _columns(hidden_BLH: Tensor, wanted_BQ: Tensor) -> Tensor:
-    return hidden_BLH.gather(1, wanted_BQ[..., None].expand(-1, -1, hidden_BLH.shape[-1]))
 
 
 def _attended(
