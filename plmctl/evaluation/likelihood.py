@@ -125,7 +125,7 @@ def token_nll(logits: Tensor, targets: Ints) -> Floats:
 # Parts of the names of transformers' and our classes that have a language-model head.
 _LM_HEADS = (
     "MaskedLM", "PreTraining", "LMHead", "DoubleHeads", "CausalLM", "ConditionalGeneration",
-    "SpanBert",
+    "SpanBert", "MTModel",
 )  # fmt: skip
 
 

@@ -429,6 +429,7 @@ SMALL: dict[str, dict] = {
     "modernbert": {**ROTARY, "family": "modernbert"},
     "qwen3": {**ROTARY, "family": "qwen3"},
     "deberta": {**ENCODER, "family": "deberta"},
+    "auto": {**ENCODER, "family": "auto", "intermediate_size": 64},
 }
 """Tiny networks, with weights so large that they learn in a few steps."""
 
@@ -623,6 +624,7 @@ PROOFS: dict[str, tuple[str, str]] = {
     "modernbert": ("modernbert", "lines.txt"),
     "qwen3": ("gpt2", "lines.txt"),
     "deberta": ("deberta", "lines.txt"),
+    "auto": ("roberta", "lines.txt"),
     "gpt_bert": ("gpt2-mask", "mixed.jsonl"),
 }
 """By config: the tokenizer and the text."""
