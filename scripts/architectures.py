@@ -33,7 +33,7 @@ from plmctl.models.network import Network
 
 ENCODERS = (
     "albert", "bert", "big_bird", "camembert", "data2vec-text", "deberta", "deberta-v2",
-    "distilbert", "electra", "ernie", "esm", "gte", "ibert", "megatron-bert", "mobilebert",
+    "distilbert", "electra", "ernie", "esm", "gte", "ibert", "megatron-bert",
     "modernbert", "mpnet", "nomic_bert", "rembert", "roberta", "roberta-prelayernorm", "roformer",
     "xlm", "xlm-roberta", "xlm-roberta-xl",
 )  # fmt: skip
@@ -70,7 +70,6 @@ _SIZES = {
 _FURTHER: dict[str, dict[str, Any]] = {
     "led": {"max_encoder_position_embeddings": 1024, "max_decoder_position_embeddings": 200}
     | {"attention_window": [16, 16]},
-    "mobilebert": {"embedding_size": 32, "intra_bottleneck_size": 32, "true_hidden_size": 32},
     "rembert": {"input_embedding_size": 16, "output_embedding_size": 16},
 }
 

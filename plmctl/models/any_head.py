@@ -94,7 +94,7 @@ def _tried(model: Any) -> Ability:
         layer = model.get_output_embeddings()
         in_pieces = type(layer) is nn.Linear and _nothing_after(model, inputs, layer)
         on_states = in_pieces and same(_attempt(lambda: layer(_states(model, inputs))), whole)
-        padded = _attempt(lambda: model(**_with_padding(model, inputs)).logits[:, :_LENGTH])
+        padded = _attempt(lambda: model(**_with_padding(inputs)).logits[:, :_LENGTH])
         later = {**inputs, **_other_last(model, inputs)}
         moved = (model(**later).logits - whole)[:, :-1].abs().max()
         return Ability(
@@ -183,10 +183,10 @@ def _inputs(model: Any, ids: Tensor) -> dict[str, Tensor]:
     return inputs
 
 
-def _with_padding(model: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    pad = getattr(model.config, "pad_token_id", None) or 0
+def _with_padding(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Any tokens after the texts: the embedding of padding may be 0 at first, and is trained."""
     ids, four = inputs["input_ids"], (_ROWS, 4)
-    padded = {**inputs, "input_ids": torch.cat([ids, ids.new_full(four, pad)], 1)}
+    padded = {**inputs, "input_ids": torch.cat([ids, ids[:, :4]], 1)}
     if "attention_mask" in inputs:
         padded["attention_mask"] = torch.cat([inputs["attention_mask"], ids.new_zeros(four)], 1)
     return padded

@@ -66,3 +66,24 @@ def test_senses_of_a_word(encoder: str, cli: Cli) -> None:
         code, out, err = cli("neighbours", encoder, "uses.txt", *wanted, "--json")
         assert code == 0, err
         assert {one["sentence"] for one in json.loads(out)["neighbours"]} == set(same[1:])
+
+
+def test_it_goes_on_as_a_masked_model(encoder: str, shared_data: Path, cli: Cli) -> None:
+    """Its head is new, its layers are not: 5.2 nats after 150 steps, and 7.1 of random weights."""
+    text = (shared_data / "corpora/english10m/train.txt").read_text("utf-8")[:3_000_000]
+    Path("text.txt").write_text(text, encoding="utf-8")
+    config = {
+        "run": "on",
+        "tokenizer": encoder,
+        "model": {"family": "bert", "init_from": encoder},
+        "data": {"train": ["text.txt"], "valid": 0.02},
+        "objective": {"name": "mlm"},
+        "train": {"batch_size": 32, "phases": [{"seq_len": 64, "steps": 100}]},
+        "optim": {"lr": 5e-4},
+        "schedule": {"warmup": 10},
+        "compute": {"device": "cpu", "precision": "fp32"},
+    }
+    write("on.yaml", config)
+    code, out, err = cli("pretrain", "on.yaml", "--json")
+    assert code == 0, err
+    assert json.loads(out)["valid/loss"] < 6.3  # token frequencies alone: 6.8

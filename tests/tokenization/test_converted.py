@@ -12,7 +12,7 @@ from plmctl.tokenization import check
 from plmctl.tokenization.encode import Encoder
 from plmctl.tokenization.load import open_tokenizer
 
-_PARTS = ("an", "na", "see", "es", "tre", "the", "gar", "den", "of", "be", "la", "do", "she", "in")
+_PARTS = ("an", "na", "see", "es", "wood", "the", "gar", "den", "of", "be", "la", "do", "she", "in")
 _DRAWN = random.Random(1)
 TEXT = [
     " ".join("".join(_DRAWN.choices(_PARTS, k=_DRAWN.randint(1, 4))) for _ in range(8))
