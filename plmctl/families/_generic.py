@@ -325,6 +325,14 @@ class GenericEncoderDecoder(Generic):
         """mT5 answers as text, as T5 does; BART has a head for questions."""
         return None if "t5" in network.model_type else super().head_class(kind, network)
 
+    def load_start(self, loss_terms: tuple[str, ...], new_heads: NewHeads) -> PreTrainedModel:
+        """See the base class; its texts begin as those of the objectives."""
+        from plmctl.models.heads.text_generation import start_with_padding
+
+        model = super().load_start(loss_terms, new_heads)
+        start_with_padding(model)
+        return model
+
     @staticmethod
     def forward(
         model: Any,

@@ -275,7 +275,7 @@ class TextToText(Task[Config], config=Config):
 
     def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with its language-model head."""
-        from plmctl.models.heads.text_generation import load_writer
+        from plmctl.models.heads.text_generation import load_writer, start_with_padding
         from plmctl.models.load import config_of
 
         network = config_of(start.model)
@@ -283,7 +283,9 @@ class TextToText(Task[Config], config=Config):
             return load_writer(start, start.changes, format_ids(start.tokenizer))
         family = family_of(network)
         load = family.load if start.pretrained else family.from_scratch
-        return load(start.model, LOSS_TERMS, **start.changes)
+        model = load(start.model, LOSS_TERMS, **start.changes)
+        start_with_padding(model)
+        return model
 
     @staticmethod
     def forward(model: Any, **inputs: Any) -> dict[str, Tensor]:

@@ -56,6 +56,18 @@ def load_writer(
     return writer
 
 
+def start_with_padding(model: Any) -> None:
+    """Let an encoder-decoder begin its texts as plmctl trains them: with the padding token, as T5.
+
+    BART begins with its end token and mBART with a language's, which its folder says.
+    """
+    for config in (model.config, model.generation_config):
+        config.decoder_start_token_id = model.config.pad_token_id
+        for name in ("forced_bos_token_id", "forced_eos_token_id"):
+            if getattr(config, name, None) is not None:
+                setattr(config, name, None)
+
+
 def write(
     model: Any,
     input_ids: Tensor,
