@@ -91,7 +91,8 @@ ANY_VOCAB = Vocab(
 )
 _TINY: dict[str, dict[str, Any]] = {
     "auto": {"architecture": "xlm-roberta", "hidden_size": 32, "num_hidden_layers": 2}
-    | {"num_attention_heads": 2, "intermediate_size": 64},
+    | {"num_attention_heads": 2, "intermediate_size": 64}
+    | dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
     "albert": {"hidden_size": 32, "embedding_size": 16, "num_attention_heads": 2},
     "distilbert": {"dim": 32, "n_heads": 2},
     "elmo": {"cell_size": 16, "projection_size": 8},
@@ -132,10 +133,11 @@ def tiny_world(
     if "teacher" in goal.Config.model_fields:
         make_model("bert", 120, ("mlm",), size="tiny", **_TINY["bert"]).save_pretrained(folder)
         fields = {"teacher": str(folder), **fields}
-    size = "tiny" if "tiny" in member.SIZES else next(iter(member.SIZES))
     options = {**dict.fromkeys(member.DROPOUT, 0.0), **_TINY.get(family, {})}
-    options = {k: v for k, v in options.items() if k in member.Config.model_fields}
-    network = make_network(family, 120, goal.LOSS_TERMS, size=size, **options)
+    if member.SIZES:
+        options = {k: v for k, v in options.items() if k in member.Config.model_fields}
+        options["size"] = "tiny" if "tiny" in member.SIZES else next(iter(member.SIZES))
+    network = make_network(family, 120, goal.LOSS_TERMS, **options)
     return network, make_examples(
         objective, store, ANY_VOCAB, 10 if objective == "bilm" else 48, **fields
     )

@@ -206,7 +206,7 @@ class Generic(Family):
         """Refuse also what needs another loss than that of its head."""
         self._check_losses(model)
         config: Any = model.config
-        experts = [name for name in vars(config) if name.endswith(("experts", "n_routed_experts"))]
+        experts = [name for name in vars(config) if name.endswith("experts")]
         if any(isinstance(getattr(config, n), int) and getattr(config, n) > 1 for n in experts):
             raise ConfigError(
                 f"{type(model).__name__} has experts, which need a further loss to be used evenly; "

@@ -76,7 +76,7 @@ def walk(
     family: Any = get_family(name)
     if network is not None:
         family = make_family(family.Config.model_validate({"family": name, **network}))
-    folder = f"{name}-{objective or family.OBJECTIVE}-{(network or {}).get('architecture', '')}"
+    folder = f"{network['architecture'] if network else name}-{objective or family.OBJECTIVE}"
     changes = (*TINY, f"run={folder}/pretrained")
     if network is not None:
         configured = configure_by_hand(family, network, folder)
