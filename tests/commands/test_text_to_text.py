@@ -90,7 +90,7 @@ def test_a_cast_with_adafactor(cli: Cli, finetuning: dict) -> None:
         (["task.cast=mnly"], 2, "mnli"),
         (["task.cast=rte"], 3, "no column 'sentence1'"),
         (["task.metrics=[blue]"], 2, "bleu"),
-        (["model=done-bert/model"], 2, "text_to_text needs a t5, gpt1, gpt2 or gpt3"),
+        (["model=done-bert/model"], 2, "text_to_text needs a network that writes"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -281,12 +281,12 @@ def test_an_operation_without_such_a_kernel_is_named(
     plan = tiny_plan("mlm", store)
     (phase,) = plan.phases
 
-    def fail(network: Any, batch: Any) -> Any:
-        raise RuntimeError("cumsum_cuda_kernel does not have a deterministic implementation, but")
+    class Failing(ChangedExamples):
+        def loss(self, network: Any, batch: Any) -> Any:
+            reason = "cumsum_cuda_kernel does not have a deterministic implementation, but"
+            raise RuntimeError(reason)
 
-    examples = ChangedExamples(phase.examples)
-    object.__setattr__(examples, "loss", fail)
-    plan = replace(plan, phases=(replace(phase, examples=examples),))
+    plan = replace(plan, phases=(replace(phase, examples=Failing(phase.examples)),))
     with pytest.raises(PlmError, match=r"(?s)step 1: cumsum_cuda_kernel.*compute\.deterministic"):
         run_plan(cpu_engine(tiny_network("mlm")), plan, tmp_path / "run")
 
