@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from plmctl.config.base import ModelConfig
-from plmctl.errors import ConfigError, nearest
+from plmctl.errors import ConfigError, did_you_mean
 from plmctl.families._generic import (
     FORMS,
     Config,
@@ -47,7 +48,7 @@ class Auto(GenericEncoder, config=Config):
         if not forms:
             raise ConfigError(
                 f"model.architecture: transformers has no language model of text alone that is "
-                f"named {kind!r}{nearest(kind, known_architectures())}",
+                f"named {kind!r}{did_you_mean(similar(kind)[:3])}",
                 "its names are those of `model_type` in config.json; code from the Hub is not run",
             )
         if form is not None and form not in forms:
@@ -65,8 +66,9 @@ class Auto(GenericEncoder, config=Config):
         return None if form is None else FORMS[form](None, str(network.model_type))
 
 
-def known_architectures() -> list[str]:
-    """All that transformers has for text."""
+def similar(name: str) -> list[str]:
+    """Names of architectures of text like this one; others' configs are not imported for it."""
     from transformers import CONFIG_MAPPING
 
-    return [kind for kind in CONFIG_MAPPING.keys() if network_classes(kind)]  # noqa: SIM118 - no dict
+    names = get_close_matches(name, list(CONFIG_MAPPING.keys()), n=8)
+    return [kind for kind in names if network_classes(kind)]

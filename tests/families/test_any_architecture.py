@@ -42,7 +42,13 @@ def refused(architecture: str, **options: Any) -> str:
 # --- Losses are those of transformers' own classes ---
 
 
-@pytest.mark.parametrize("architecture", FORM_OF)
+QUICK = ("xlm-roberta", "mpnet", "gemma2", "opt", "bloom", "mbart", "mt5")
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FORM_OF],
+)
 def test_the_loss_of_one_batch_is_that_of_the_class(architecture: str) -> None:
     if architecture not in transformers.CONFIG_MAPPING:
         pytest.skip(f"transformers {transformers.__version__} has no {architecture}")
