@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import ConfigDict
 
 from plmctl.config.base import ModelConfig, Text
-from plmctl.errors import ConfigError, nearest
+from plmctl.errors import ConfigError, machine_error, nearest
 from plmctl.families.base import (
     NO_LIMIT,
     Family,
@@ -119,7 +119,7 @@ class Generic(Family):
             model: PreTrainedModel = build(build.config_class(**chosen))
         except Exception as error:  # noqa: BLE001 - a size that does not fit can raise anything
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise ConfigError(
+            raise machine_error(error) or ConfigError(
                 f"model: transformers cannot build this {self.architecture}: {reason[:300]}",
                 "its options depend on each other; https://huggingface.co/docs/transformers lists "
                 "them",
