@@ -21,6 +21,43 @@ from plmctl.cli.completion import complete_override
 from plmctl.errors import ConfigError
 
 
+@app.command(epilog=example("plmctl text thesis/ --out corpus.jsonl"))
+def text(
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="A folder of files, or one file.")
+    ],
+    out: Annotated[
+        str, typer.Option(metavar="FILE", help="The .jsonl file to write, outside of the folder.")
+    ],
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of plain text that is not UTF-8, such as gb18030.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that read; by default one per core."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Move an existing output aside, and read all again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Turn html, pdf, docx and other files into text.
+
+    Reads html, pdf, docx, epub, markdown, source code, subtitles, plain text, tables and Wikipedia
+    dumps below a folder. Writes a line per file, chapter, article or row, with its text and its
+    source, and a report of what was left out and why. Most formats need `pip install
+    'plmctl[documents]'`.
+    """
+    from plmctl.commands import text as command
+
+    command.run(folder, out, encoding=encoding, workers=workers, fresh=fresh, as_json=as_json)
+
+
 @app.command(epilog=example("plmctl init corpus/ --lang sw --budget 2h"))
 def init(
     corpus: Annotated[

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -247,7 +248,7 @@ def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
         least = "" if looked.whole else "at least "
         where = ""
         if looked.near.example is not None:
-            first, second = (Path(_place(origin)).name for origin in looked.near.example)
+            first, second = (_place(origin, short=True) for origin in looked.near.example)
             where = f", for example {second} of {first}"
         notes.append(
             f"{least}{looked.near.share:.0%} of the documents are nearly copies of earlier ones"
@@ -339,10 +340,14 @@ def _mixed(looked: Profile, language: str | None) -> list[str]:
     return notes
 
 
-def _place(origin: str) -> str:
-    """``file:line``, also of a document whose origin is a byte of a local file."""
-    name, mark, offset = origin.rpartition(":byte ")
-    return locate(Path(name), int(offset), 1) if mark and not is_url(name) else origin
+def _place(origin: str, *, short: bool = False) -> str:
+    """``file:line`` and, of a row, its source; also of what starts at a byte of a local file."""
+    parts = re.fullmatch(r"(.+?):(byte )?(\d+)( \(.+\))?", origin, re.DOTALL)
+    if parts is None or is_url(origin):
+        return origin
+    name, at_byte, number, source = parts.groups("")
+    place = locate(Path(name), int(number), 1) if at_byte else f"{name}:{number}"
+    return (Path(place).name if short else place) + source
 
 
 def _megabytes(size: float) -> str:

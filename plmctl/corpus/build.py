@@ -607,7 +607,7 @@ def _make_shards(
             _find_near_copies(tasks, folder, by, first)
         tasks = _with_moved(tasks, folder)
         missing = [task for task in tasks if task.facts is None]
-        _make_all(missing, tasks, encoder, folder, by, progress)
+        make_all(missing, tasks, encoder, folder, by, progress)
     except (DataError, ConfigError):
         if not any((folder / "shards").iterdir()):  # nothing to resume
             shutil.rmtree(folder)
@@ -902,7 +902,7 @@ class Workers:
 _in_worker: list[TextEncoder | None] = []  # the encoder of a worker process: loaded once
 
 
-def _make_all(
+def make_all(
     missing: Sequence[ShardWork],
     tasks: Sequence[ShardWork],
     encoder: TextEncoder | None,
@@ -1076,7 +1076,7 @@ def _without_duplicates(
     """
     folder.mkdir(exist_ok=True)
     work = [_HashTask(folder / task.folder.name, task) for task in tasks]
-    _make_all([one for one in work if not one.path.exists()], work, None, folder, by, progress)
+    make_all([one for one in work if not one.path.exists()], work, None, folder, by, progress)
     if all(task.facts is not None for task in tasks):  # another process has finished the store
         return tasks
     sizes = [one.path.stat().st_size // 8 for one in work]
@@ -1130,7 +1130,7 @@ def _find_near_copies(
     beside = folder / "sketches"
     beside.mkdir(exist_ok=True)
     work = [_HashTask(beside / task.folder.name, task, sketches=True) for task in tasks]
-    _make_all([one for one in work if not one.path.exists()], work, None, folder, by, progress)
+    make_all([one for one in work if not one.path.exists()], work, None, folder, by, progress)
     if all(task.facts is not None for task in tasks):  # another process has finished the store
         return
 

@@ -118,7 +118,7 @@ def read_lines(path: File, start: int = 0, longest: int = LONGEST) -> Iterator[L
             raise DataError(
                 f"{locate(path, start, number)}: not UTF-8: byte 0x{raw[error.start]:02x} at byte "
                 f"{error.start + 1} of the line",
-                f"convert the file, for instance `iconv -f {_likely_encoding(raw)} -t UTF-8`",
+                f"convert the file, for instance `iconv -f {likely_encoding(raw)} -t UTF-8`",
             ) from None
         yield Line(text.removeprefix("\ufeff") if offset == 0 else text, offset, number)
         offset += len(raw)
@@ -150,13 +150,13 @@ def locate(path: File, start: int, number: int) -> str:
 def _raw_lines(path: File, start: int, longest: int) -> Iterator[bytes]:
     number = 0
     try:
-        with _open_bytes(path) as file:
+        with open_bytes(path) as file:
             if start:
                 file.seek(start)
             lines = iter(partial(file.readline, longest + 1), b"")
             for number, raw in enumerate(lines, 1):  # noqa: B007  # used in the message below
                 yield raw
-    except _Inflated as error:
+    except Inflated as error:
         raise DataError(
             f"{path}:{number + 1}: {error.size:,} bytes were unpacked from {error.read:,}: text "
             f"is never more than {RATIO:,} times larger than the compressed file",
@@ -176,7 +176,12 @@ def _raw_lines(path: File, start: int, longest: int) -> Iterator[bytes]:
         ) from error
 
 
-def _open_bytes(path: File) -> io.BufferedReader:
+def open_bytes(path: File) -> io.BufferedReader:
+    """The bytes of a file, unpacked if its name ends in .gz or .zst.
+
+    Raises:
+        Inflated: While they are read: there are far more than text has.
+    """
     if path.suffix not in (".gz", ".zst"):
         return path.open("rb")
     file = path.open("rb")
@@ -184,7 +189,7 @@ def _open_bytes(path: File) -> io.BufferedReader:
     return io.BufferedReader(_Unpacked(unpacked, file), 1 << 20)
 
 
-class _Inflated(Exception):
+class Inflated(Exception):
     """A compressed file has far more text than text can have."""
 
     def __init__(self, size: int, read: int) -> None:
@@ -200,7 +205,7 @@ class _Unpacked(io.RawIOBase):
     """The text of a compressed file, as long as there is not absurdly much of it.
 
     Raises:
-        _Inflated: There is.
+        Inflated: There is.
     """
 
     def __init__(self, text: Any, file: Any) -> None:
@@ -224,7 +229,7 @@ class _Unpacked(io.RawIOBase):
         size = int(self._text.readinto(buffer))
         self._size += size
         if self._size > _FREE and self._size > RATIO * (read := self._file.tell()):
-            raise _Inflated(self._size, read)
+            raise Inflated(self._size, read)
         return size
 
 
@@ -274,7 +279,7 @@ class _ZstdFile(io.RawIOBase):
         return True
 
 
-def _likely_encoding(raw: bytes) -> str:
+def likely_encoding(raw: bytes) -> str:
     """The encoding to name in the hint."""
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -17,8 +18,8 @@ from pathlib import Path
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.remote import is_url
 from plmctl.corpus.source import (
+    DOCUMENTS,
     FORMATS,
-    Source,
     conversion,
     ending,
     is_program,
@@ -26,7 +27,7 @@ from plmctl.corpus.source import (
     is_saved,
     resolve,
 )
-from plmctl.corpus.tabular import rows
+from plmctl.corpus.tabular import text_column
 from plmctl.errors import DataError, read_error
 
 _IN_FOLDERS = (
@@ -66,6 +67,7 @@ class Corpus:
     documents: str = "auto"
     programs: bool = False
     others: Mapping[str, int] = field(default_factory=dict)
+    folder: str = "FOLDER"
 
     @classmethod
     def of(cls, names: Sequence[str]) -> Corpus:
@@ -80,7 +82,7 @@ class Corpus:
         for name in names:
             folder = Path(name)
             if folder.is_dir() and not is_saved(folder):
-                files = _files_below(folder)
+                files = files_below(folder, _refuse)
                 own = [file for file in files if ending(file) in _IN_FOLDERS and is_readable(file)]
                 sides = {side: [f for f in own if _side(f) == side] for side in _SIDES}
                 if own and not sides["train"]:
@@ -107,7 +109,7 @@ class Corpus:
         in_folder = first.stem in ("train", "*", "**") or several and first.parent.name
         short = (first.parent if in_folder else first).name
         short = "".join(c if c.isalnum() or c in "-_" else "-" for c in short.split(".")[0])
-        tables = (c for source in sources if (c := _text_column(source)))
+        tables = (c for source in sources if (c := text_column(source)))
         columns = Counter(islice(tables, 100)).most_common(1)
         programs = all(is_program(one.name) for one in sources)
         return cls(
@@ -120,6 +122,7 @@ class Corpus:
             "file" if programs and len(sources) >= 50 else "auto",
             programs,
             dict(others.most_common()),
+            _folder_of(names),
         )
 
     @property
@@ -144,7 +147,7 @@ class Corpus:
     @property
     def advice(self) -> list[str]:
         """What to do about the files of other kinds."""
-        return _advice(self.others, "FOLDER")
+        return _advice(self.others, self.folder)
 
 
 def together(errors: Sequence[DataError]) -> DataError:
@@ -177,18 +180,18 @@ def _matches(name: str) -> list[str]:
     return [str(Path(match)) for match in matches if os.path.isfile(match)]
 
 
-def _files_below(folder: Path) -> list[str]:
+def _refuse(error: OSError) -> None:
+    raise read_error(error, DataError(f"{error.filename}: {error.strerror}")) from error
+
+
+def files_below(folder: Path, onerror: Callable[[OSError], object]) -> list[str]:
     """The files of a folder, without hidden ones and without what plmctl wrote.
 
-    Raises:
-        DataError: A folder in it cannot be read.
+    Args:
+        onerror: Called with the error of a folder in it that cannot be read.
     """
-
-    def refuse(error: OSError) -> None:
-        raise read_error(error, DataError(f"{error.filename}: {error.strerror}")) from error
-
     files, seen = list[str](), set[str]()
-    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+    for place, folders, names in os.walk(folder, onerror=onerror, followlinks=True):
         again = (real := os.path.realpath(place)) in seen  # by a link
         seen.add(real)
         if again or any(written <= set(names) for written in _WRITTEN):
@@ -205,11 +208,16 @@ def _nothing(names: Sequence[str], others: Mapping[str, int]) -> DataError:
     what = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
     if not others:
         return DataError(f"{what}: no files in this folder", FORMATS)
-    advice = _advice(others, names[0].rstrip("/") if Path(names[0]).is_dir() else "FOLDER")
+    advice = _advice(others, _folder_of(names))
     return DataError(
         f"{what}: no file of running text, only {_in_words(others)}",
         "\n  ".join([*advice, FORMATS]),
     )
+
+
+def _folder_of(names: Sequence[str]) -> str:
+    """The folder that the user named, for commands to copy."""
+    return shlex.quote(str(Path(names[0]))) if Path(names[0]).is_dir() else "FOLDER"
 
 
 def _in_words(others: Mapping[str, int]) -> str:
@@ -222,9 +230,11 @@ def _advice(others: Mapping[str, int], folder: str) -> list[str]:
     """How to have the files of these endings read."""
     by_command: dict[str, list[str]] = {}
     for suffix in others:
-        if command := conversion(suffix):
+        if suffix not in DOCUMENTS and (command := conversion(suffix)):
             by_command.setdefault(command, []).append(suffix)
-    advice = [f"convert {', '.join(s)} files: `{way}`" for way, s in by_command.items()]
+    ours = ", ".join(suffix for suffix in others if suffix in DOCUMENTS)
+    advice = [f"`plmctl text {folder} --out corpus.jsonl` reads {ours}"] if ours else []
+    advice += [f"convert {', '.join(s)} files: `{way}`" for way, s in by_command.items()]
     if named := [suffix for suffix in others if is_readable(f"x{suffix}")]:
         kinds = ", ".join(suffix or "those without an ending" for suffix in named)
         advice.append(f"to have {kinds} read, name them: `plmctl init '{folder}/**/*{named[0]}'`")
@@ -253,18 +263,3 @@ def _patterns(folder: Path, files: Sequence[str]) -> list[str]:
     patterns = [f"{folder}/**/*{suffix}" for suffix in sorted(endings)]
     matches = [match for pattern in patterns for match in _matches(pattern)]
     return patterns if sorted(matches) == sorted(files) else list(files)
-
-
-def _text_column(source: Source) -> str | None:
-    """The column of a table that has the longest text; None for text files, and without text."""
-    if source.kind in ("text", "conll", "sample"):
-        return None
-    lengths = dict[str, int]()
-    try:
-        for values, _ in islice(rows(source), 50):
-            for key, value in values.items():
-                if isinstance(value, str):
-                    lengths[key] = lengths.get(key, 0) + len(value)
-    except DataError:  # the rows before it decide; the file is looked at later
-        pass
-    return "text" if "text" in lengths else max(lengths, key=lambda key: lengths[key], default=None)

@@ -78,7 +78,9 @@ def _documents_of_rows(
     for values, origin in rows(source, start, end, config.text):
         if config.text not in values:
             raise missing_column(origin, config.text, list(values))
-        text = values[config.text]
+        text, made_of = values[config.text], values.get("source")
+        if isinstance(made_of, str) and config.text != "source":  # as `plmctl text` writes
+            origin = f"{origin} ({made_of})"
         if isinstance(text, list) and config.words == "marked":
             if not all(isinstance(word, str) for word in text):
                 raise DataError(

@@ -50,12 +50,16 @@ FORMATS = (
 
 _COMPRESSED = (".gz", ".zst")
 
+DOCUMENTS = (
+    ".html", ".htm", ".xhtml", ".pdf", ".docx", ".epub", ".srt", ".vtt", ".ass", ".ssa", ".xml",
+)  # fmt: skip
+"""The endings of files that `plmctl text` reads, and no other command."""
+
 _CONVERTED = {
+    **dict.fromkeys(DOCUMENTS, "plmctl text FILE --out FILE.jsonl"),
     **dict.fromkeys(
-        (".html", ".htm", ".xhtml", ".docx", ".odt", ".epub", ".rtf", ".tex", ".ipynb", ".org"),
-        "pandoc FILE -t plain --wrap=none -o FILE.txt",
+        (".odt", ".rtf", ".tex", ".ipynb", ".org"), "pandoc FILE -t plain --wrap=none -o FILE.txt"
     ),
-    ".pdf": "pdftotext FILE FILE.txt",
     **dict.fromkeys((".doc", ".ppt", ".pptx"), "soffice --headless --convert-to txt:Text FILE"),
     **dict.fromkeys((".xls", ".xlsx", ".ods"), "soffice --headless --convert-to csv FILE"),
     **dict.fromkeys((".zip", ".7z", ".rar"), "7z x FILE"),

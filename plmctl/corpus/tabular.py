@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,21 @@ def missing_column(origin: str, column: str, there: list[str]) -> DataError:
 def origin_of(source: Source, start: int, offset: int, number: int) -> str:
     """``file:line``; ``file:byte`` if reading started in the middle, so that lines are unknown."""
     return f"{source.name}:byte {offset}" if start else f"{source.name}:{number}"
+
+
+def text_column(source: Source) -> str | None:
+    """The column of a table that has the longest text; None for text files, and without text."""
+    if source.kind in ("text", "conll", "sample"):
+        return None
+    lengths = dict[str, int]()
+    try:
+        for values, _ in islice(rows(source), 50):
+            for key, value in values.items():
+                if isinstance(value, str):
+                    lengths[key] = lengths.get(key, 0) + len(value)
+    except DataError:  # the rows before it decide; the file is looked at later
+        pass
+    return "text" if "text" in lengths else max(lengths, key=lambda key: lengths[key], default=None)
 
 
 # --- jsonl, csv and tsv ---

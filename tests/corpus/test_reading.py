@@ -150,7 +150,7 @@ def test_kinds_that_are_not_read(here: Path) -> None:
     for name in ("a.pdf", "a.parquet.gz"):
         (here / name).write_bytes(b"x")
         assert "files of this kind are not supported" in refusal(name).message
-    assert "pdftotext" in str(refusal("a.pdf").hint)
+    assert "plmctl text FILE" in str(refusal("a.pdf").hint)
     for kind in re.findall(r"\.\w+", FORMATS):  # the one list of what is read
         assert kind in (".gz", ".zst") or is_readable(f"a{kind}"), kind
     assert is_readable("a.py")
