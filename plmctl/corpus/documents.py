@@ -143,7 +143,8 @@ def _content(path: Path, most: int = _WHOLE) -> bytes:
 
 def _decoded(content: bytes, encoding: str | None) -> str:
     """Plain text: UTF-8, or what a byte-order mark says, or as the user says."""
-    marks = {b"\xff\xfe\0\0": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+    marks = dict.fromkeys((b"\xff\xfe\0\0", b"\0\0\xfe\xff"), "utf-32")
+    marks |= dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), "utf-16")
     marked = next((code for mark, code in marks.items() if content.startswith(mark)), None)
     for code in (marked or "utf-8", encoding):
         try:

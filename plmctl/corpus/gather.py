@@ -83,6 +83,9 @@ class Corpus:
             folder = Path(name)
             if folder.is_dir() and not is_saved(folder):
                 files = files_below(folder, _refuse)
+                odd = [file for file in files if not file.isascii() and not _is_text(file)]
+                others.update("with a name that is not UTF-8" for _ in odd)
+                files = [file for file in files if file not in odd] if odd else files
                 own = [file for file in files if ending(file) in _IN_FOLDERS and is_readable(file)]
                 sides = {side: [f for f in own if _side(f) == side] for side in _SIDES}
                 if own and not sides["train"]:
@@ -170,6 +173,11 @@ def counted(number: int, thing: str) -> str:
 def one_line(errors: Sequence[DataError]) -> list[str]:
     """What is wrong with each file, and what to do, on a line each; not all of very many."""
     return [f"{one.message} ({one.hint})" if one.hint else one.message for one in errors[:_SHOWN]]
+
+
+def _is_text(name: str) -> bool:
+    """Whether a config can have a name, which may be any bytes."""
+    return name == os.fsencode(name).decode("utf-8", "replace")
 
 
 def _matches(name: str) -> list[str]:

@@ -1,6 +1,7 @@
 """``plmctl init``: what it says about a text, what it proposes, and that its files work."""
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -217,10 +218,12 @@ def test_what_is_left_out_is_counted_and_said(cli: Cli, folder: Path) -> None:
     (place / "broken.jsonl").write_text('{"text": "one"}\n{"text": \n', encoding="utf-8")
     (place / "gbk.md").write_bytes("不是\n".encode("gb18030"))
     (place / "valid.txt").write_bytes(b"d\xe9j\xe0 vu\n")
+    with open(os.fsencode(place) + b"/odd\xff.txt", "w") as file:
+        file.write("A name of any bytes.")
     result = proposal(cli, "mix", "--budget", "100k tokens", "--out", "new")
     left_out = result["corpus"]["left out"]
     assert left_out.startswith("2 .html, ")
-    for one in ("1 .pdf", "1 .docx", "1 .py", "1 .json", "1 without an ending"):
+    for one in ("1 .pdf", "1 .docx", "1 .py", "1 .json", "1 without an ending", "not UTF-8"):
         assert one in left_out
     assert result["corpus"]["cannot be read"] == "3 files"
     notes = "\n".join(result["notes"])

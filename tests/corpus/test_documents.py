@@ -154,9 +154,12 @@ def test_programs_stay_as_they_are(tmp_path: Path) -> None:
 
 def test_encodings(tmp_path: Path) -> None:
     (tmp_path / "utf16.txt").write_bytes(CHINESE.encode("utf-16"))
+    (tmp_path / "utf32.txt").write_bytes(b"\0\0\xfe\xff" + CHINESE.encode("utf-32-be"))
     (tmp_path / "gbk.txt").write_bytes(CHINESE.encode("gb18030"))
     (tmp_path / "binary").write_bytes(b"\x7fELF\0\0")
-    assert list(read(tmp_path / "utf16.txt")) == [("", CHINESE)]
+    assert (
+        list(read(tmp_path / "utf16.txt")) == list(read(tmp_path / "utf32.txt")) == [("", CHINESE)]
+    )
     assert refusal(tmp_path / "gbk.txt") == "not UTF-8: perhaps --encoding gb18030"
     assert refusal(tmp_path / "gbk.txt", "ascii") == "not UTF-8: and not ascii"
     assert list(read(tmp_path / "gbk.txt", "gb18030")) == [("", CHINESE)]
