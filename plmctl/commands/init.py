@@ -24,11 +24,19 @@ import numpy as np
 from plmctl import registry
 from plmctl.config.document import to_yaml
 from plmctl.config.load import KINDS, Kind, configs_folder
+from plmctl.config.sections import MANY_DOCUMENTS
 from plmctl.config.units import Budget
 from plmctl.corpus.document import locate
 from plmctl.corpus.gather import Corpus, counted, one_line, together
 from plmctl.corpus.labelled import read_rows
-from plmctl.corpus.languages import LANGUAGES, check_language, language_of_script, scripts_of
+from plmctl.corpus.languages import (
+    LANGUAGES,
+    check_language,
+    is_detectable,
+    is_same,
+    language_of_script,
+    scripts_of,
+)
 from plmctl.corpus.profile import DocumentShare, Profile, profile, unreadable
 from plmctl.corpus.remote import is_url
 from plmctl.corpus.source import FORMATS, Source, resolve
@@ -254,10 +262,11 @@ def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
             f"{least}{looked.near.share:.0%} of the documents are nearly copies of earlier ones"
             f"{where}; docs/cleaning.md says how to remove them"
         )
-    if looked.repeated_lines > 0.03 and looked.line_length < 200:
+    if _has_repeated_lines(looked, corpus):
         notes.append(
-            f"{looked.repeated_lines:.1%} of the lines occur five times or more: look for menus, "
-            "headers and footers, and remove them"
+            f"{looked.repeated_lines:.1%} of the lines occur five times or more, such as menus, "
+            "headers and footers: pretrain.yaml leaves out those of more than "
+            f"{MANY_DOCUMENTS} documents (data.repeated_lines: drop)"
         )
     notes += looked.marks
     for fault, count in looked.faults.items():
@@ -286,6 +295,11 @@ def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
     return notes
 
 
+def _has_repeated_lines(looked: Profile, corpus: Corpus) -> bool:
+    several = corpus.documents != "line" and looked.lines > 2 * len(looked.sample)
+    return several and looked.repeated_lines > 0.03 and looked.line_length < 200
+
+
 _NOTABLE = 0.05  # share of the documents
 
 
@@ -295,7 +309,11 @@ def _divisions(looked: Profile) -> dict[str, str]:
     if len(looked.main_scripts) > 1:
         shares = [f"{name} {part.share:.1%}" for name, part in looked.main_scripts.items()]
         facts["documents by script"] = ", ".join(shares[:4])
-    if len(looked.english) > 1:
+    if len(looked.languages) > 1:
+        shares = [f"{_language(code)} {part.share:.1%}" for code, part in looked.languages.items()]
+        more = "" if len(shares) < 5 else f" and {len(shares) - 4} more"
+        facts["documents by language"] = ", ".join(shares[:4]) + more
+    elif len(looked.english) > 1:
         english, other = (looked.english[key].share for key in ("en", "other"))
         unclear = f"{1 - english - other:.1%} too short or unclear"
         facts["documents in English"] = f"{english:.1%}; {other:.1%} not, {unclear}"
@@ -321,6 +339,8 @@ def _mixed(looked: Profile, language: str | None) -> list[str]:
                 f"{part.share:.0%} of the documents are mainly in {script} letters, for example "
                 f"{_place(part.example)}: if they are in another language, {remove}"
             )
+    if looked.languages:
+        return [*notes, *_in_other_languages(looked, language)]
     none = DocumentShare(0.0, "")
     english, other = (looked.english.get(key, none) for key in ("en", "other"))
     if language in ("pcm", "sco") or "Latin" not in looked.scripts:
@@ -338,6 +358,25 @@ def _mixed(looked: Profile, language: str | None) -> list[str]:
             f"for example {_place(other.example)}: if they are in another language, {remove}"
         )
     return notes
+
+
+def _in_other_languages(looked: Profile, language: str | None) -> Iterator[str]:
+    """A note if documents are in another language than is wanted, or than most of them."""
+    code = language or next(iter(looked.languages))
+    if not is_detectable(code):
+        return
+    others = {name: part for name, part in looked.languages.items() if not is_same(name, code)}
+    share = sum(part.share for part in others.values())
+    if share >= _NOTABLE:
+        name, part = next(iter(others.items()))
+        yield (
+            f"{share:.0%} of the documents are not in {_language(code)} but, for example, in "
+            f"{_language(name)} ({_place(part.example)}): data.languages: [{code}] leaves them out"
+        )
+
+
+def _language(code: str) -> str:
+    return LANGUAGES.get(code, code)
 
 
 def _place(origin: str, *, short: bool = False) -> str:
@@ -610,6 +649,9 @@ def choose_text(proposal: Proposal) -> Iterator[Setting]:
     if looked.exact_text > 0.01:
         copies = f"{looked.exact_text:.1%} of the text are exact copies of earlier documents"
         yield Setting("duplicates", "drop", copies)
+    if _has_repeated_lines(looked, proposal.corpus):
+        reason = f"{looked.repeated_lines:.1%} of the lines occur five times or more"
+        yield Setting("repeated_lines", "drop", reason)
     if looked.near.share > 0.03:
         copies = f"{looked.near.share:.0%} of the documents are nearly copies of earlier ones"
         yield Setting("near_copies", "together", copies)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from plmctl import __version__
 from plmctl.addresses import all_shown, shown
 from plmctl.config.sections import DataConfig, MixtureSource, PrepareConfig
@@ -26,6 +28,7 @@ from plmctl.corpus.build import (
     build_stores,
     count_missing_words,
     find_stores,
+    lines_of,
     moved_of,
 )
 from plmctl.corpus.overlap import Overlap, measure
@@ -234,7 +237,10 @@ def say_overlap(config: PretrainConfig, text: PreparedText) -> Overlap | None:
         try:
             folders = [one.path.parent for one in stores_of(text.train) if one.path is not None]
             moved = frozenset().union(*map(moved_of, folders))
-            overlap = measure(data_of_stores(config), moved)
+            lines = None
+            if config.data.repeated_lines != "keep":
+                lines = np.unique(np.concatenate([*map(lines_of, folders)]))
+            overlap = measure(data_of_stores(config), moved, lines)
         except PlmError as error:
             say(f"the held-out text was not compared with the training text: {error}")
             return None

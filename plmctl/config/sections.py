@@ -27,6 +27,9 @@ from plmctl.errors import ConfigError
 
 PositiveOrAuto = Annotated[int, Field(ge=1)] | Literal["auto"]
 
+MANY_DOCUMENTS = 10
+"""`data.repeated_lines: drop` leaves out lines that occur in more."""
+
 SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 """The name of a validation set, which is part of the names of its metrics and files."""
 
@@ -113,6 +116,15 @@ class DataConfig(TextConfig):
     """together: where `valid` is a share, a held-out document that is nearly a copy of a training
     document (about 70 % of its runs of 12 characters) is trained on instead, so that no near copy
     is on the other side; within each source of a `mixture`. The text is read twice."""
+    languages: tuple[Annotated[str, Field(pattern=r"^[a-z]{2,3}$")], ...] = ()
+    """Codes such as [km] or [id, ms]: documents that are clearly in another language are left out,
+    as py3langid sees it (`pip install 'plmctl[documents]'`). Name languages that are near to each
+    other together. Very short texts stay. Empty: all languages."""
+    repeated_lines: Literal["keep", "drop"] | Annotated[int, Field(ge=1)] = "keep"
+    """drop: lines that occur in more than 10 documents, such as menus and headers, are left out; a
+    number: in more documents than that. White space around a line does not count; of documents
+    that `duplicates` drops, the lines do not. Within `train`, within separate validation files, and
+    within each source of a `mixture`. The text is read twice."""
     store: NewPath = "stores"
     """Folder that keeps the token stores, or a URL such as `s3://bucket/stores`."""
 

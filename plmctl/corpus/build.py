@@ -26,7 +26,8 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -41,7 +42,9 @@ from numpy.typing import NDArray
 
 from plmctl.addresses import shown
 from plmctl.arrays import Ints, text_batches
+from plmctl.config.sections import MANY_DOCUMENTS
 from plmctl.corpus.document import Document, hash_of
+from plmctl.corpus.languages import check_detectable, is_other
 from plmctl.corpus.marks import notes_on
 from plmctl.corpus.near_copies import SKETCH, sketches_of, to_move
 from plmctl.corpus.reading import (
@@ -61,6 +64,7 @@ from plmctl.corpus.remote import (
     is_url,
     stamp_of,
 )
+from plmctl.corpus.repeated_lines import counts_of, repeated, without_lines
 from plmctl.corpus.sentences import (
     Rule,
     SentenceRule,
@@ -93,8 +97,11 @@ FACTS = "facts.json"
 COUNTS = ("documents", "sentences", "tokens", "bytes", "dropped")
 """Counts of a side: dropped are documents without a token; bytes are those of the kept text.
 
-With `duplicates: drop` there is one more, ``duplicates``: documents that came before.
 """
+
+LEFT_OUT = ("duplicates", "other_languages", "repeated_lines")
+"""Counts of what options leave out, each only with its option: documents that came before,
+documents in other languages, lines that many documents have."""
 
 _BATCH_CHARACTERS = 500_000  # encoded together: a single document may be a gigabyte
 
@@ -421,6 +428,8 @@ def _key(
     named |= {"word_mark"} if config.words == "marked" else set()
     named |= {"duplicates"} if config.duplicates == "drop" else set()
     named |= {"near_copies"} if _moves(config) else set()
+    named |= {"languages"} if config.languages else set()
+    named |= {"repeated_lines"} if config.repeated_lines != "keep" else set()
     named |= {"separator"} if config.separator is not None else set()
     rules = config.model_dump(mode="json", include=named)
     by_lines = version > _EARLIER and config.sentences in ("auto", "line")
@@ -487,6 +496,13 @@ def _build_one(
         repeated = sum(count["duplicates"] for count in counts)
         total = repeated + sum(count["documents"] + count["dropped"] for count in counts)
         notice(f"duplicates: {repeated:,} of {total:,} documents dropped (data.duplicates: drop)")
+    if config.languages:
+        count = sum(_total_counts(facts, side)["other_languages"] for side in SIDES)
+        wanted = ", ".join(config.languages)
+        notice(f"languages: {count:,} documents dropped (data.languages: {wanted})")
+    if config.repeated_lines != "keep":
+        count = sum(_total_counts(facts, side)["repeated_lines"] for side in SIDES)
+        notice(f"repeated lines: {count:,} dropped (data.repeated_lines: {config.repeated_lines})")
     if _moves(config):
         notice(
             f"near copies: {len(tasks[0].moved):,} held-out documents are trained on "
@@ -529,9 +545,9 @@ def _shard_tasks(
     share = config.valid if isinstance(config.valid, float) else 0.0
     side: Side | None = None if share else "train"
     rules = decision.rule, words.name
-    remote = RemoteStore.of(folder.parent)
+    shared = (RemoteStore.of(folder.parent), config.languages)
     return [
-        ShardTask(folder / f"{number:05d}", tuple(parts), config, *rules, side, share, remote)
+        ShardTask(folder / f"{number:05d}", tuple(parts), config, *rules, side, share, *shared)
         for number, parts in enumerate(_plan_shards(sources, config))
     ]
 
@@ -593,6 +609,8 @@ def _make_shards(
         raise _write_error(error, folder) from error
     try:
         check_marks(config)
+        if config.languages:
+            check_detectable(config.languages)
         sources = resolve(config.train, config.max_document)
         decision, words = _decide_rules(config, sources, words_needed)
         tasks = _shard_tasks(config, sources, folder / "shards", decision, words)
@@ -605,7 +623,10 @@ def _make_shards(
         if _moves(config) and any(task.facts is None for task in tasks):
             first, progress = _in_two_parts(progress)
             _find_near_copies(tasks, folder, by, first)
-        tasks = _with_moved(tasks, folder)
+        if config.repeated_lines != "keep" and any(task.facts is None for task in tasks):
+            first, progress = _in_two_parts(progress)
+            _find_repeated_lines(tasks, config.repeated_lines, folder, by, first)
+        tasks = _with_lists(tasks, config, folder)
         missing = [task for task in tasks if task.facts is None]
         make_all(missing, tasks, encoder, folder, by, progress)
     except (DataError, ConfigError):
@@ -765,7 +786,7 @@ def _all_offsets(pieces: Iterator[NDArray[np.uint32]]) -> Iterator[bytes]:
 
 
 def _total_counts(facts: list[dict[str, Any]], side: Side) -> dict[str, Any]:
-    names = [*COUNTS, *(["duplicates"] if "duplicates" in facts[0][side] else [])]
+    names = [*COUNTS, *(name for name in LEFT_OUT if name in facts[0][side])]
     counts: dict[str, Any] = {name: sum(fact[side][name] for fact in facts) for name in names}
     # An older, unfinished store does not have it.
     unknown = _added_unknown([fact[side].get("unknown", {}) for fact in facts])
@@ -789,7 +810,7 @@ def _source_hashes(tasks: list[ShardTask], facts: list[dict[str, Any]]) -> list[
 def _remove_unfinished(folder: Path, shards: set[Path]) -> None:
     """Remove temporary files of builds that were killed, and shards of another plan."""
     other = set((folder / "shards").iterdir()) - shards
-    unfinished = [*folder.glob(".unfinished-*"), folder / "hashes", folder / "sketches"]
+    unfinished = [*folder.glob(".unfinished-*"), *(folder / name for name in _FIRST_PASSES)]
     for left in [*unfinished, *other]:
         shutil.rmtree(left, ignore_errors=True)
     for path in folder.glob(".manifest.json.*"):
@@ -822,7 +843,8 @@ def count_missing_words(
         return None
     sources = resolve(own.train, own.max_document)
     decision, rule = _decide_rules(own, sources, True)
-    tasks = _with_moved(_shard_tasks(own, sources, folder / "shards", decision, rule), folder)
+    tasks = _shard_tasks(own, sources, folder / "shards", decision, rule)
+    tasks = _with_lists(tasks, own, folder)
     if rule == stores.word_rule:
         return None
     counts: dict[Side, int] = dict.fromkeys(SIDES, 0)
@@ -1018,21 +1040,29 @@ def _make_in_worker(task: ShardWork, beside: Path) -> None:
     task.make(_in_worker[0], beside)
 
 
-# --- Duplicates: which documents came before, by a hash of 8 bytes per document ---
+# --- First passes over the text: what one document shows only beside all others ---
+
+
+_FIRST_PASSES = ("hashes", "sketches", "lines")
+"""Folders of a store that is not finished."""
+
+
+def hashes_of(texts: Iterable[str]) -> NDArray[np.uint64]:
+    """The hash of each text."""
+    return np.fromiter(map(hash_of, texts), "<u8")
 
 
 @dataclass(frozen=True)
-class _HashTask:
-    """Writes the hashes of the documents of a shard, in order, to a file.
+class _FirstPass:
+    """Writes what a function says of the documents of a shard to a file.
 
     Attributes:
         path: The file: uint64, little-endian.
-        sketches: Write the sketches of the documents too.
     """
 
     path: Path
     shard: ShardTask
-    sketches: bool = False
+    says: Callable[[Iterable[str]], NDArray[np.uint64]]
 
     @property
     def name(self) -> str:
@@ -1055,15 +1085,31 @@ class _HashTask:
         return self.shard.size
 
     def make(self, encoder: TextEncoder | None, beside: Path) -> None:
-        """Read the documents, and write their hashes."""
-        texts = (one.text for one in self.shard.all_documents())
-        hashes = sketches_of(texts) if self.sketches else np.fromiter(map(hash_of, texts), "<u8")
+        """Read the documents that did not come before, and write the file."""
         try:
-            write_atomically(self.path, hashes.tobytes(), several_writers=True)
+            numbers = self.says(one.text for one in self.shard.first_documents())
+            write_atomically(self.path, numbers.tobytes(), several_writers=True)
         except OSError as error:
             # Another process that builds the same store may have just finished it.
             if self.shard.facts is None:
                 raise _write_error(error, self.path) from error
+
+
+def _first_pass(
+    tasks: list[ShardTask],
+    says: Callable[[Iterable[str]], NDArray[np.uint64]],
+    folder: Path,
+    by: Workers,
+    progress: Progress,
+) -> list[Path]:
+    """The file of each shard in a folder; none: another process has finished the store."""
+    folder.mkdir(exist_ok=True)
+    work = [_FirstPass(folder / task.folder.name, task, says) for task in tasks]
+    make_all([one for one in work if not one.path.exists()], work, None, folder, by, progress)
+    return [] if all(task.facts is not None for task in tasks) else [one.path for one in work]
+
+
+# --- Duplicates: which documents came before, by a hash of 8 bytes per document ---
 
 
 def _without_duplicates(
@@ -1074,16 +1120,13 @@ def _without_duplicates(
     All hashes are in memory at once, with the order of a sixteenth of them: about 12 bytes per
     document. Documents without text are no duplicates: they are left out anyway.
     """
-    folder.mkdir(exist_ok=True)
-    work = [_HashTask(folder / task.folder.name, task) for task in tasks]
-    make_all([one for one in work if not one.path.exists()], work, None, folder, by, progress)
-    if all(task.facts is not None for task in tasks):  # another process has finished the store
+    if not (paths := _first_pass(tasks, hashes_of, folder, by, progress)):
         return tasks
-    sizes = [one.path.stat().st_size // 8 for one in work]
+    sizes = [path.stat().st_size // 8 for path in paths]
     ends = np.cumsum(sizes)
     hashes = np.empty(sum(sizes), dtype="<u8")
-    for one, size, end in zip(work, sizes, ends, strict=True):
-        hashes[end - size : end] = np.fromfile(one.path, dtype="<u8")
+    for path, size, end in zip(paths, sizes, ends, strict=True):
+        hashes[end - size : end] = np.fromfile(path, dtype="<u8")
     repeated = np.zeros(len(hashes), dtype=np.bool_)
     leading = hashes.view("u1")[7::8] >> 4  # the highest four bits
     for part in range(16):
@@ -1111,37 +1154,65 @@ def _moves(config: DataConfig) -> bool:
 
 def moved_of(folder: Path) -> frozenset[int]:
     """The hashes of the documents of a store that its split held out and that are trained on."""
-    path, remote = folder / MOVED, RemoteStore.of(folder)
+    return frozenset(_list_of(folder, MOVED).tolist())
+
+
+def lines_of(folder: Path) -> NDArray[np.uint64]:
+    """The hashes of the lines that a store leaves out, ascending."""
+    return _list_of(folder, LINES)
+
+
+def _list_of(folder: Path, name: str) -> NDArray[np.uint64]:
+    path, remote = folder / name, RemoteStore.of(folder)
     if path.exists():
-        return frozenset(np.fromfile(path, "<u8").tolist())
-    there = remote.read(MOVED) if remote is not None else None
-    return frozenset(np.frombuffer(there or b"", "<u8").tolist())
+        return np.fromfile(path, "<u8")
+    there = remote.read(name) if remote is not None else None
+    return np.frombuffer(there or b"", "<u8")
 
 
-def _with_moved(tasks: list[ShardTask], folder: Path) -> list[ShardTask]:
+def _write_list(folder: Path, name: str, hashes: NDArray[np.uint64]) -> None:
+    write_atomically(folder / name, hashes.astype("<u8").tobytes(), several_writers=True)
+    if (remote := RemoteStore.of(folder)) is not None:
+        remote.put(name)
+
+
+def _with_lists(tasks: list[ShardTask], config: DataConfig, folder: Path) -> list[ShardTask]:
+    """The shards with what earlier passes found."""
     moved = moved_of(folder)
-    return [replace(task, moved=moved) for task in tasks] if moved else tasks
+    lines = None if config.repeated_lines == "keep" else lines_of(folder)
+    return [replace(task, moved=moved, lines=lines) for task in tasks]
 
 
 def _find_near_copies(
     tasks: list[ShardTask], folder: Path, by: Workers, progress: Progress
 ) -> None:
     """Write the file of the documents that are moved; 264 bytes per document are on the disk."""
-    beside = folder / "sketches"
-    beside.mkdir(exist_ok=True)
-    work = [_HashTask(beside / task.folder.name, task, sketches=True) for task in tasks]
-    make_all([one for one in work if not one.path.exists()], work, None, folder, by, progress)
-    if all(task.facts is not None for task in tasks):  # another process has finished the store
+    if not (paths := _first_pass(tasks, sketches_of, folder / "sketches", by, progress)):
         return
 
     def read() -> Iterator[NDArray[np.uint64]]:
-        for one in work:
-            yield np.fromfile(one.path, "<u8").reshape(-1, 1 + SKETCH)
+        for path in paths:
+            yield np.fromfile(path, "<u8").reshape(-1, 1 + SKETCH)
 
-    moved = to_move(read, tasks[0].share)
-    write_atomically(folder / MOVED, moved.astype("<u8").tobytes(), several_writers=True)
-    if (remote := RemoteStore.of(folder)) is not None:
-        remote.put(MOVED)
+    _write_list(folder, MOVED, to_move(read, tasks[0].share))
+
+
+# --- Lines that many documents have ---
+
+
+LINES = "repeated"
+"""The file of a store with the hashes of these lines: uint64, little-endian."""
+
+
+def _find_repeated_lines(
+    tasks: list[ShardTask], limit: int | str, folder: Path, by: Workers, progress: Progress
+) -> None:
+    if (folder / LINES).exists():
+        return
+    if paths := _first_pass(tasks, counts_of, folder / "lines", by, progress):
+        _write_list(
+            folder, LINES, repeated(paths, MANY_DOCUMENTS if limit == "drop" else int(limit))
+        )
 
 
 # --- One shard: a piece of a source, or several sources, read, encoded and written ---
@@ -1207,8 +1278,10 @@ class ShardTask:
         side: The side of all its documents; None: decided by the hash of each.
         share: If ``side`` is None, documents whose hash is below this are held out.
         remote: The store at a URL that the shard belongs to, and the local copy.
+        languages: Codes of languages; documents in others are left out. Empty: none are.
         repeated: With `duplicates: drop`, the numbers of the documents to leave out.
         moved: With `near_copies: together`, hashes of documents that are not held out.
+        lines: With `repeated_lines`, the hashes of the lines to leave out, ascending.
     """
 
     folder: Path
@@ -1219,8 +1292,10 @@ class ShardTask:
     side: Side | None
     share: float
     remote: RemoteStore | None = None
+    languages: tuple[str, ...] = ()
     repeated: Ints | None = field(default=None, compare=False)
     moved: frozenset[int] = field(default=frozenset(), compare=False)
+    lines: NDArray[np.uint64] | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -1250,6 +1325,29 @@ class ShardTask:
     def all_documents(self) -> Iterator[Document]:
         """The documents of the parts, duplicates included."""
         return chain.from_iterable(part.documents(self.config) for part in self.parts)
+
+    def first_documents(self) -> Iterator[Document]:
+        """The documents without those that came before, as far as that is known."""
+        gone = set() if self.repeated is None else set(self.repeated.tolist())
+        return (one for number, one in enumerate(self.all_documents()) if number not in gone)
+
+    def kept_documents(
+        self, left_out: Mapping[Side, Counter[str]]
+    ) -> Iterator[tuple[Side, Document]]:
+        """The documents with their sides; what is left out is counted."""
+        gone = set() if self.repeated is None else set(self.repeated.tolist())
+        for number, document in enumerate(self.all_documents()):
+            side = self._side_of(document)
+            if number in gone:
+                left_out[side]["duplicates"] += 1
+            elif self.languages and is_other(document.text, self.languages):
+                left_out[side]["other_languages"] += 1
+            elif self.lines is not None:
+                rest, count = without_lines(document, self.lines)
+                left_out[side]["repeated_lines"] += count
+                yield side, rest
+            else:
+                yield side, document
 
     def source_facts(self, facts: dict[str, Any]) -> list[tuple[str, list[str]]]:
         """For each of ``first_parts``, what a document is in it, and the hashes of its files."""
@@ -1337,21 +1435,17 @@ class ShardTask:
         for side in SIDES:
             (folder / side).mkdir(parents=True)
             writers[side] = _ShardWriter(folder / side, encoder, vocab_size)
-        repeated = set() if self.repeated is None else set(self.repeated.tolist())
-        duplicates = dict.fromkeys(SIDES, 0)
+        left_out: dict[Side, Counter[str]] = {side: Counter() for side in SIDES}
         words: dict[Side, int] = dict.fromkeys(SIDES, 0)
-        for number, document in enumerate(task.all_documents()):
-            side = self._side_of(document)
-            if number in repeated:
-                duplicates[side] += 1
-                continue
+        for side, document in task.kept_documents(left_out):
             writers[side].add(document, self.rule)
             words[side] += count_words(document.text, self.words) if self.words else 0
         facts: dict[str, Any] = {"range": self._range, "word_rule": self.words}
         facts |= {side: writer.close() | {"words": words[side]} for side, writer in writers.items()}
-        if self.repeated is not None:
+        options = (self.repeated is not None, self.languages, self.lines is not None)
+        for name in (name for name, used in zip(LEFT_OUT, options, strict=True) if used):
             for side in SIDES:
-                facts[side]["duplicates"] = duplicates[side]
+                facts[side][name] = left_out[side][name]
         # A file at a URL is not read once more as a whole: its stamp stands for it.
         hashes = [
             [
@@ -1369,14 +1463,9 @@ class ShardTask:
     def count(self) -> dict[Side, int]:
         """The words of each side, without encoding the text."""
         words: dict[Side, int] = dict.fromkeys(SIDES, 0)
-        for side, text in self._texts():
-            words[side] += count_words(text, self.words)
+        for side, document in self.kept_documents({side: Counter() for side in SIDES}):
+            words[side] += count_words(document.text, self.words)
         return words
-
-    def _texts(self) -> Iterator[tuple[Side, str]]:
-        """The documents, each with its side."""
-        for document in self.all_documents():
-            yield self._side_of(document), document.text
 
     def _side_of(self, document: Document) -> Side:
         if self.side is not None:

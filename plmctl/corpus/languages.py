@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from plmctl.errors import ConfigError, did_you_mean, near_names
 
@@ -173,6 +175,71 @@ def looks_english(text: str) -> bool | None:
     if share >= 0.1 and len(counts) >= 3:
         return True
     return False if share < 0.05 else None
+
+
+# --- The language of a document, by py3langid, which carries its model ---
+
+
+_LOOKED_AT = 1_000  # characters of the beginning of a document, and of its middle
+
+_CERTAIN = 0.5  # below this probability, such as in very short texts, the language is unknown
+
+_SAME = {"zh": ("wuu", "yue"), "no": ("nn",), "nb": ("no", "nn"), "fil": ("tl",), "he": ("hbo",)}
+"""Languages that the library tells apart, and a user who names one hardly does."""
+
+
+@cache
+def _identifier() -> Any:
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError:
+        raise ConfigError(
+            "data.languages: the library py3langid is not installed",
+            "pip install 'plmctl[documents]'",
+        ) from None
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def language_of(text: str) -> str | None:
+    """The code of a document's language; None: it is too short, unclear or no language at all."""
+    middle = max(_LOOKED_AT, len(text) // 2)
+    code, share = _identifier().classify(
+        f"{text[:_LOOKED_AT]}\n{text[middle : middle + _LOOKED_AT]}"
+    )
+    return None if share < _CERTAIN or code == "zxx" else str(code)
+
+
+def is_other(text: str, wanted: Sequence[str]) -> bool:
+    """Whether a document is clearly in another language than these."""
+    code = language_of(text)
+    return code is not None and not any(is_same(code, one) for one in wanted)
+
+
+def is_same(code: str, wanted: str) -> bool:
+    """Whether a language is the wanted one, or one that hardly differs from it."""
+    return code in (wanted, *_SAME.get(wanted, ()))
+
+
+def is_detectable(code: str) -> bool:
+    """Whether the library knows a language."""
+    return any(is_same(one, code) for one in _identifier().labels)
+
+
+def check_detectable(codes: Sequence[str]) -> None:
+    """Refuse languages that the library does not know.
+
+    Raises:
+        ConfigError: There is one, or the library is not installed.
+    """
+    known = set(_identifier().labels)
+    for code in codes:
+        if not is_detectable(code):
+            name = f" ({LANGUAGES[code]})" if code in LANGUAGES else ""
+            raise ConfigError(
+                f"data.languages: {code}{name} is not among the {len(known)} languages that "
+                f"py3langid tells apart{did_you_mean(near_names(code, known, most=2))}",
+                "leave data.languages out: documents in it would look like another language",
+            )
 
 
 _LATIN = """

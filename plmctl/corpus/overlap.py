@@ -26,7 +26,9 @@ from plmctl.arrays import Bools, Ints, mixed_bits
 from plmctl.characters import HAN_RANGES
 from plmctl.config.sections import DataConfig, TextConfig
 from plmctl.corpus.document import Document, hash_of
+from plmctl.corpus.languages import is_other
 from plmctl.corpus.reading import Unit, cut_source, documents, unit_of
+from plmctl.corpus.repeated_lines import without_lines
 from plmctl.corpus.source import Source, resolve, size_of
 
 _WORDS, _CHARACTERS = 8, 12  # of a run: Chinese words have one or two characters
@@ -287,11 +289,14 @@ def _sentence_hashes(words: Hashes, alone: Bools, sentences: Ints) -> Hashes:
 # --- The text that is looked at ---
 
 
-def measure(texts: Sequence[DataConfig], moved: Set[int] = frozenset()) -> Overlap:
+def measure(
+    texts: Sequence[DataConfig], moved: Set[int] = frozenset(), lines: Hashes | None = None
+) -> Overlap:
     """Compare the held-out text of a corpus, or of each part of a mixture, with its training text.
 
     Args:
         moved: The hashes of documents that are not held out (``near_copies: together``).
+        lines: The hashes of lines that are left out (``repeated_lines``), ascending.
 
     Raises:
         DataError: Bad input, with file and line.
@@ -310,7 +315,11 @@ def measure(texts: Sequence[DataConfig], moved: Set[int] = frozenset()) -> Overl
                     if number in seen:
                         continue
                     seen.add(number)
+                if data.languages and is_other(document.text, data.languages):
+                    continue
                 drawn = number / 2**64 < share and number not in moved
+                if lines is not None:
+                    document, _ = without_lines(document, lines)
                 counter.add(document.text, held_out=held_out or drawn)
             whole = whole and reading.whole
     return counter.result(whole=whole)

@@ -15,6 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from plmctl.characters import JOINERS, KANA, SYLLABLES
 from plmctl.config.sections import TextConfig
 from plmctl.corpus.document import Document, read_lines
 from plmctl.corpus.gather import together
-from plmctl.corpus.languages import NO_SPACES, looks_english, script_shares
+from plmctl.corpus.languages import NO_SPACES, language_of, looks_english, script_shares
 from plmctl.corpus.marks import notes_on
 from plmctl.corpus.near_copies import SKETCH, plain_opening, shingles
 from plmctl.corpus.overlap import Hashes, code_points, window_hashes
@@ -93,6 +94,7 @@ class Profile:
     english: dict[
         str, DocumentShare
     ]  # in Latin letters: "en", or "other"; short ones are in neither
+    languages: dict[str, DocumentShare]  # by code; empty: the library is not installed
     accents: float  # share of the letters that have a mark, or lose one when accents are dropped
     joiners: float  # zero-width joiners within words, per letter
     characters: int  # different ones that make up 99.995 % of the sample
@@ -223,6 +225,7 @@ def profile(
         sample=sample.documents,
         main_scripts=_parts(sample.documents, _main_script),
         english=_parts(sample.documents, _english),
+        languages={} if find_spec("py3langid") is None else _parts(sample.documents, language_of),
         scripts={s: share for s, share in script_shares(letters).items() if share >= 0.001},
         accents=changed / max(1, letters.total()),
         joiners=sum(len(_JOINER.findall(text)) for text in texts) / max(1, letters.total()),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from plmctl.config.sections import MANY_DOCUMENTS
 from plmctl.errors import ConfigError, DataError, read_error
 from plmctl.formatting import format_value, printable, without_local_paths
 from plmctl.reporting.run_files import (
@@ -682,6 +683,16 @@ def _data_cleaning(data: PreparedData) -> str:
         )
     else:
         lines.append("- Duplicates were not looked for.")
+    if wanted := data.settings.get("languages"):
+        count = sum(data.total(side, "other_languages") or 0 for side in ("train", "valid"))
+        lines.append(
+            f"- Documents left out because they are clearly in another language than "
+            f"{', '.join(wanted)}, as py3langid sees it: {count:,}"
+        )
+    if (limit := data.settings.get("repeated_lines", "keep")) != "keep":
+        count = sum(data.total(side, "repeated_lines") or 0 for side in ("train", "valid"))
+        many = MANY_DOCUMENTS if limit == "drop" else limit
+        lines.append(f"- Lines left out because more than {many} documents have them: {count:,}")
     if data.settings.get("words") == "marked":
         lines.append("- The marks between words were removed from the text.")
     lines.append("- Nothing else was filtered or changed.")

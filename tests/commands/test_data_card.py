@@ -69,6 +69,21 @@ def test_validation_files_duplicates_and_names_that_are_markup(cli: Cli) -> None
     assert "<script" not in MarkdownIt().enable("table").render(card.text)
 
 
+def test_what_is_left_out_is_counted(cli: Cli) -> None:
+    pages = (f"Home About\nPage {n} has words.\nThese are of page {n}." for n in range(40))
+    Path("pages.txt").write_text("\n\n".join(pages), encoding="utf-8")
+    data = {"train": ["pages.txt"], "valid": None, "repeated_lines": "drop"}
+    write("pages.yaml", {**pretrain_config("bert"), "data": data})
+    assert "more than 10 documents have them: 40" in card_of(cli, "pages.yaml", "pages.md").text
+    pytest.importorskip("py3langid", reason="needs py3langid: pip install 'plmctl[documents]'")
+    german = "Der Ausschuss traf sich am Dienstag und sprach über den Haushalt des Jahres."
+    with Path("pages.txt").open("a", encoding="utf-8") as file:
+        file.write(f"\n\n{german}")
+    write("pages.yaml", {**pretrain_config("bert"), "data": {**data, "languages": ["en"]}})
+    card = card_of(cli, "pages.yaml", "pages2.md").text
+    assert "another language than en, as py3langid sees it: 1" in card
+
+
 def test_a_mixture(cli: Cli) -> None:
     Path("upper.txt").write_text(corpus_text(30).upper(), encoding="utf-8")
     mixture = [

@@ -17,7 +17,7 @@ from plmctl.commands import init
 from plmctl.config.load import configs_folder
 from plmctl.config.units import Budget
 from plmctl.corpus.gather import Corpus
-from plmctl.corpus.profile import profile
+from plmctl.corpus.profile import NearCopies, profile
 from plmctl.corpus.source import resolve
 from plmctl.errors import DataError
 from plmctl.families.base import get_family
@@ -109,11 +109,18 @@ def test_every_place_of_a_template_can_have_a_value(folder: Path) -> None:
     accents = "\n\n".join(f"Été à l'école\u200cx naïve {n} fois" for n in range(200))
     Path("text.csv").write_text(f"content\n{accents.replace(chr(10) * 2, chr(10))}\n", "utf-8")
     corpus = replace(Corpus.of(["text.csv"]), documents="line")
-    looked = replace(profile(resolve(corpus.train), corpus.config), exact_text=0.1)
+    looked = replace(
+        profile(resolve(corpus.train), corpus.config),
+        exact_text=0.1,
+        near=NearCopies(0.1),
+        repeated_lines=0.1,
+        lines=1000,
+    )
     budget = Budget.of("100k tokens", "--budget")
     chosen = init.propose(looked, corpus, budget, "albert")
     values = init._values(Path("new"), chosen, [])
-    values |= init._values(Path("new"), init.propose(looked, corpus, budget, "bert"), [])
+    whole = replace(corpus, documents="auto")
+    values |= init._values(Path("new"), init.propose(looked, whole, budget, "bert"), [])
     for template in (configs_folder() / "init").iterdir():
         names = set(Template(template.read_text(encoding="utf-8")).get_identifiers())
         assert names - set(values) <= {"words", "why_words"}, template
@@ -280,7 +287,9 @@ def test_programs_are_read_if_they_are_named(folder: Path) -> None:
     assert profile(resolve(corpus.train), corpus.config).documents == 50
 
 
-def test_mixed_text_is_noticed(folder: Path) -> None:
+def test_mixed_text_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By scripts and frequent words, where no library knows languages."""
+    monkeypatch.setattr("plmctl.corpus.profile.find_spec", lambda name: None)
     khmer, swahili = (language_text(*args, 30) for args in ((KHMER, "", " ។"), (SWAHILI, " ", ".")))
     english = "\n\n".join([ENGLISH.strip()] * 10)
     for text, lang, note in (
@@ -301,6 +310,29 @@ def test_mixed_text_is_noticed(folder: Path) -> None:
             assert not any("letters" in one or "English" in one for one in notes)
         else:
             assert any(note in one for one in notes), (note, notes)
+
+
+def test_languages_of_documents_by_a_library(folder: Path) -> None:
+    pytest.importorskip("py3langid", reason="needs py3langid: pip install 'plmctl[documents]'")
+    english = "\n\n".join([ENGLISH.strip()] * 10)
+    swahili = language_text(SWAHILI, " ", ".", 30)
+    (folder / "text.txt").write_text(f"{swahili}\n\n{english}", encoding="utf-8")
+    looked, corpus = init._look(Corpus.of(["text.txt"]), [])
+    facts, notes = init.describe(looked, corpus, "sw", "sw")
+    assert dict(facts)["documents by language"] == "Swahili 75.0%, English 25.0%"
+    (note,) = (one for one in notes if "data.languages" in one)
+    assert note.startswith("25% of the documents are not in Swahili but, for example, in English (")
+    assert note.endswith("): data.languages: [sw] leaves them out")
+    _, notes = init.describe(looked, corpus, "wo", "wo")  # the library does not know it
+    assert not any("data.languages" in one for one in notes)
+
+
+def test_menus_are_noticed(cli: Cli, folder: Path) -> None:
+    pages = (f"Home About\nPage {n} has words of its own.\nLine {n}.\n" for n in range(40))
+    (folder / "text.txt").write_text("\n".join(pages), encoding="utf-8")
+    result = proposal(cli, "text.txt", "--budget", "100k tokens")
+    assert load("pretrain", "text-bert/pretrain.yaml").data.repeated_lines == "drop"
+    assert any("data.repeated_lines: drop" in note for note in result["notes"])
 
 
 # --- What is refused ---
