@@ -23,7 +23,7 @@ _EXTRAS = {
     "samples": "sample:sotu",
     "samples-zh": "sample:zh-news",
     "zh": "data.words: jieba",
-    "documents": "plmctl text, data.languages",
+    "documents": "plmctl text, data.languages, data.duplicates: near",
     "elmo": "original ELMo weights",
     "harness": "lm-evaluation-harness",
     "modelscope": "ms: names",
