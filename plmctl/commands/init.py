@@ -27,6 +27,7 @@ from plmctl.config.load import KINDS, Kind, configs_folder
 from plmctl.config.sections import MANY_DOCUMENTS
 from plmctl.config.units import Budget
 from plmctl.corpus.document import locate
+from plmctl.corpus.documents import INSTALL
 from plmctl.corpus.gather import Corpus, counted, one_line, together
 from plmctl.corpus.labelled import read_rows
 from plmctl.corpus.languages import (
@@ -260,7 +261,8 @@ def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
             where = f", for example {second} of {first}"
         notes.append(
             f"{least}{looked.near.share:.0%} of the documents are nearly copies of earlier ones"
-            f"{where}; docs/cleaning.md says how to remove them"
+            f"{where}: data.duplicates: near leaves them out"
+            + ("" if _finds_near_copies() else f" ({INSTALL})")
         )
     if _has_repeated_lines(looked, corpus):
         notes.append(
@@ -646,15 +648,21 @@ def choose_text(proposal: Proposal) -> Iterator[Setting]:
     if documents != "auto":
         reasons = {"line": "there are no blank lines between documents", "file": "programs"}
         yield Setting("documents", documents, reasons[documents])
-    if looked.exact_text > 0.01:
+    near = f"{looked.near.share:.0%} of the documents are nearly copies of earlier ones"
+    if looked.near.share > 0.03 and _finds_near_copies():
+        yield Setting("duplicates", "near", near)
+    elif looked.exact_text > 0.01:
         copies = f"{looked.exact_text:.1%} of the text are exact copies of earlier documents"
         yield Setting("duplicates", "drop", copies)
     if _has_repeated_lines(looked, proposal.corpus):
         reason = f"{looked.repeated_lines:.1%} of the lines occur five times or more"
         yield Setting("repeated_lines", "drop", reason)
-    if looked.near.share > 0.03:
-        copies = f"{looked.near.share:.0%} of the documents are nearly copies of earlier ones"
-        yield Setting("near_copies", "together", copies)
+    if looked.near.share > 0.03 and not _finds_near_copies():
+        yield Setting("near_copies", "together", near)
+
+
+def _finds_near_copies() -> bool:
+    return find_spec("datasketch") is not None
 
 
 def choose_batch(proposal: Proposal) -> Iterator[Setting]:

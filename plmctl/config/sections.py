@@ -108,10 +108,11 @@ class DataConfig(TextConfig):
     nowhere. auto: line if text files clearly have one sentence per line, with blank lines between
     documents, like BERT's input; otherwise by script. `prepare` and `preview` print what was chosen
     and why. The text itself does not change."""
-    duplicates: Literal["keep", "drop"] = "keep"
+    duplicates: Literal["keep", "drop", "near"] = "keep"
     """drop: of documents with the same text, apart from white space around it, only the first one
     is kept; within `train`, within separate validation files, and within each source of a
-    `mixture`. The text is read twice."""
+    `mixture`. The text is read twice. near: also of documents that share half of their runs of
+    characters (`pip install 'plmctl[documents]'`); the text is read three times."""
     near_copies: Literal["apart", "together"] = "apart"
     """together: where `valid` is a share, a held-out document that is nearly a copy of a training
     document (about 70 % of its runs of 12 characters) is trained on instead, so that no near copy

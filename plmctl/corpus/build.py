@@ -46,7 +46,15 @@ from plmctl.config.sections import MANY_DOCUMENTS
 from plmctl.corpus.document import Document, hash_of
 from plmctl.corpus.languages import check_detectable, is_other
 from plmctl.corpus.marks import notes_on
-from plmctl.corpus.near_copies import SKETCH, sketches_of, to_move
+from plmctl.corpus.near_copies import (
+    PERMUTATIONS,
+    SKETCH,
+    are_near_copies,
+    check_library,
+    minhashes_of,
+    sketches_of,
+    to_move,
+)
 from plmctl.corpus.reading import (
     SourcePiece,
     Unit,
@@ -426,7 +434,7 @@ def _key(
     named = {"valid", "text", "documents", "sentences"}
     # Options that are not used are no part of the key, so that older stores keep their names.
     named |= {"word_mark"} if config.words == "marked" else set()
-    named |= {"duplicates"} if config.duplicates == "drop" else set()
+    named |= {"duplicates"} if config.duplicates != "keep" else set()
     named |= {"near_copies"} if _moves(config) else set()
     named |= {"languages"} if config.languages else set()
     named |= {"repeated_lines"} if config.repeated_lines != "keep" else set()
@@ -491,11 +499,14 @@ def _build_one(
     decision, rule, tasks = _make_shards(config, encoder, folder, by, progress, words_needed)
     facts = [task.facts or {} for task in tasks]
     _check_text(config, facts, folder, purpose)
-    if config.duplicates == "drop":
+    if config.duplicates != "keep":
         counts = [_total_counts(facts, side) for side in SIDES]
         repeated = sum(count["duplicates"] for count in counts)
         total = repeated + sum(count["documents"] + count["dropped"] for count in counts)
-        notice(f"duplicates: {repeated:,} of {total:,} documents dropped (data.duplicates: drop)")
+        notice(
+            f"duplicates: {repeated:,} of {total:,} documents dropped "
+            f"(data.duplicates: {config.duplicates})"
+        )
     if config.languages:
         count = sum(_total_counts(facts, side)["other_languages"] for side in SIDES)
         wanted = ", ".join(config.languages)
@@ -611,15 +622,20 @@ def _make_shards(
         check_marks(config)
         if config.languages:
             check_detectable(config.languages)
+        if config.duplicates == "near":
+            check_library()
         sources = resolve(config.train, config.max_document)
         decision, words = _decide_rules(config, sources, words_needed)
         tasks = _shard_tasks(config, sources, folder / "shards", decision, words)
         if remote is not None:
             remote.check_writable()
             remote.fetch_facts(prune=True)
-        if config.duplicates == "drop" and any(task.facts is None for task in tasks):
+        if config.duplicates != "keep" and any(task.facts is None for task in tasks):
             first, progress = _in_two_parts(progress)
             tasks = _without_duplicates(tasks, folder / "hashes", by, first)
+        if config.duplicates == "near" and any(task.facts is None for task in tasks):
+            first, progress = _in_two_parts(progress)
+            tasks = _without_near_copies(tasks, folder / "minhashes", by, first)
         if _moves(config) and any(task.facts is None for task in tasks):
             first, progress = _in_two_parts(progress)
             _find_near_copies(tasks, folder, by, first)
@@ -1043,7 +1059,7 @@ def _make_in_worker(task: ShardWork, beside: Path) -> None:
 # --- First passes over the text: what one document shows only beside all others ---
 
 
-_FIRST_PASSES = ("hashes", "sketches", "lines")
+_FIRST_PASSES = ("hashes", "minhashes", "sketches", "lines")
 """Folders of a store that is not finished."""
 
 
@@ -1057,12 +1073,12 @@ class _FirstPass:
     """Writes what a function says of the documents of a shard to a file.
 
     Attributes:
-        path: The file: uint64, little-endian.
+        path: The file: numbers, little-endian.
     """
 
     path: Path
     shard: ShardTask
-    says: Callable[[Iterable[str]], NDArray[np.uint64]]
+    says: Callable[[Iterable[str]], NDArray[Any]]
 
     @property
     def name(self) -> str:
@@ -1097,7 +1113,7 @@ class _FirstPass:
 
 def _first_pass(
     tasks: list[ShardTask],
-    says: Callable[[Iterable[str]], NDArray[np.uint64]],
+    says: Callable[[Iterable[str]], NDArray[Any]],
     folder: Path,
     by: Workers,
     progress: Progress,
@@ -1139,6 +1155,24 @@ def _without_duplicates(
         replace(task, repeated=np.flatnonzero(repeated[end - size : end]))
         for task, size, end in zip(tasks, sizes, ends, strict=True)
     ]
+
+
+def _without_near_copies(
+    tasks: list[ShardTask], folder: Path, by: Workers, progress: Progress
+) -> list[ShardTask]:
+    """The shards, each also with the numbers of its documents that are nearly earlier ones."""
+    if not (paths := _first_pass(tasks, minhashes_of, folder, by, progress)):
+        return tasks
+    rows = (np.fromfile(path, "<u4").reshape(-1, PERMUTATIONS) for path in paths)
+    near, ends = are_near_copies(rows), [0]
+    for path in paths:
+        ends.append(ends[-1] + path.stat().st_size // (4 * PERMUTATIONS))
+    result = []
+    for task, (start, end) in zip(tasks, pairwise(ends), strict=True):
+        known = np.zeros(0, np.int64) if task.repeated is None else task.repeated
+        first = np.setdiff1d(np.arange(end - start + len(known)), known)
+        result.append(replace(task, repeated=np.union1d(known, first[near[start:end]])))
+    return result
 
 
 # --- Near copies: which held-out documents are trained on instead ---
@@ -1209,10 +1243,9 @@ def _find_repeated_lines(
 ) -> None:
     if (folder / LINES).exists():
         return
+    more_than = MANY_DOCUMENTS if limit == "drop" else int(limit)
     if paths := _first_pass(tasks, counts_of, folder / "lines", by, progress):
-        _write_list(
-            folder, LINES, repeated(paths, MANY_DOCUMENTS if limit == "drop" else int(limit))
-        )
+        _write_list(folder, LINES, repeated(paths, more_than))
 
 
 # --- One shard: a piece of a source, or several sources, read, encoded and written ---

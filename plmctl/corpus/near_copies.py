@@ -8,14 +8,18 @@ containment of documents").
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Bools, Ints
+from plmctl.characters import KANA, SYLLABLES
 from plmctl.corpus.document import hash_of
 from plmctl.corpus.overlap import Hashes, code_points, window_hashes
+from plmctl.errors import ConfigError
 
 SKETCH = 32  # hashes of a text
 
@@ -100,3 +104,74 @@ def _pairs(texts: Sketches, others: Sketches, known: Hashes, owners: Ints) -> tu
     fewer = np.minimum((texts[one, 1:] != _NONE).sum(1), (others[other, 1:] != _NONE).sum(1))
     near = same >= fewer * _COMMON / SKETCH
     return one[near], other[near]
+
+
+# --- `data.duplicates: near`: documents that are nearly copies of earlier ones, by datasketch ---
+
+
+NEAR = 0.5
+"""The share of the runs of two documents that both have, from which on they are near copies."""
+
+PERMUTATIONS = 128
+
+_RUN, _RUN_UNSPACED = 8, 3  # characters; in scripts without spaces a word has one or two
+
+_UNSPACED = re.compile(f"[{SYLLABLES}{KANA}\u3400-\u9fff]")
+
+_AT_ONCE = 50_000  # runs whose permutations are in memory together: 50 MB
+
+
+def check_library() -> None:
+    """Refuse `duplicates: near` without the library.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    if find_spec("datasketch") is None:
+        raise ConfigError(
+            "data.duplicates: near: the library datasketch is not installed",
+            "pip install 'plmctl[documents]'",
+        )
+
+
+def minhashes_of(texts: Iterable[str]) -> NDArray[np.uint32]:
+    """[D, 128] the MinHash of each text; that of a text that is too short to compare is 0."""
+    from datasketch import MinHash
+
+    empty = MinHash(PERMUTATIONS, seed=1, hashfunc=int, scheme="affine32")
+    rows = [np.zeros((0, PERMUTATIONS), dtype="<u4")]
+    for text in texts:
+        plain = "".join(text.casefold().split())
+        unspaced = len(_UNSPACED.findall(plain[:1_000])) > 0.3 * len(plain[:1_000])
+        runs = window_hashes(code_points(plain), _RUN_UNSPACED if unspaced else _RUN)
+        runs, values = np.unique(runs >> np.uint64(32)), empty.copy()
+        if len(plain) >= _SHORTEST:
+            for start in range(0, len(runs), _AT_ONCE):
+                values.update_batch(runs[start : start + _AT_ONCE])
+            rows.append(values.hashvalues.astype("<u4")[None])
+        else:
+            rows.append(np.zeros((1, PERMUTATIONS), dtype="<u4"))
+    return np.concatenate(rows)
+
+
+def are_near_copies(parts: Iterable[NDArray[np.uint32]]) -> Bools:
+    """Whether each document is nearly a copy of an earlier one that is not.
+
+    Args:
+        parts: The MinHashes of all documents, in their order.
+    """
+    from datasketch import MinHash, MinHashLSH
+
+    index, near = MinHashLSH(NEAR, PERMUTATIONS), list[bool]()
+    empty = MinHash(PERMUTATIONS, seed=1, scheme="affine32")
+    kept = dict[int, NDArray[np.uint32]]()
+    for row in (row for part in parts for row in part):
+        values, number = empty.copy(), len(near)
+        values.hashvalues = row
+        comparable = bool(row.any())
+        alike = (kept[other] for other in index.query(values)) if comparable else ()
+        near.append(any(np.mean(row == other) >= NEAR for other in alike))
+        if comparable and not near[-1]:
+            index.insert(number, values)
+            kept[number] = row
+    return np.array(near, dtype=np.bool_)

@@ -311,7 +311,7 @@ def measure(
             reading, seen = _Reading(text, most), set[int]()
             for document in reading.documents():
                 number = hash_of(document.text)
-                if data.duplicates == "drop":
+                if data.duplicates != "keep":
                     if number in seen:
                         continue
                     seen.add(number)

@@ -675,11 +675,12 @@ def _data_sources(data: PreparedData) -> str:
 def _data_cleaning(data: PreparedData) -> str:
     dropped = sum(data.total(side, "dropped") or 0 for side in ("train", "valid"))
     lines = [f"- Documents without any token, which are left out: {dropped:,}"]
-    if data.settings.get("duplicates") == "drop":
+    if (copies := data.settings.get("duplicates", "keep")) != "keep":
         count = sum(data.total(side, "duplicates") or 0 for side in ("train", "valid"))
+        near = copies == "near"
         lines.append(
-            f"- Documents left out because one with the same text came before: {count:,}. "
-            "Documents that are only similar stay."
+            f"- Documents left out because one with {'nearly ' if near else ''}the same text came "
+            f"before: {count:,}." + ("" if near else " Documents that are only similar stay.")
         )
     else:
         lines.append("- Duplicates were not looked for.")
