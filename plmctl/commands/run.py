@@ -130,7 +130,7 @@ def _seconds(budget: str | None, notes: Notes) -> float | None:
     if notes.pretraining is not None and notes.budget not in (None, seconds):
         raise ConfigError(
             f"--budget {budget}: the pretraining began with "
-            f"{format_duration(cast(float, notes.budget))} for all stages, and keeps its part",
+            f"{format_duration(notes.budget or 0)} for all stages, and keeps its part",
             "give the same one, or --fresh to start from scratch",
         )
     return seconds
@@ -145,7 +145,7 @@ def _plan(folder: Path, until: str | None, notes: Notes) -> tuple[list[Stage], d
     if until is not None and until not in ORDER:
         raise ConfigError(f"--until {until}: no such stage", f"one of {', '.join(ORDER)}")
     stages, left_out = list[Stage](), dict[str, str]()
-    for kind in ORDER[: None if until is None else ORDER.index(cast(Kind, until)) + 1]:
+    for kind in ORDER[: None if until is None else ORDER.index(until) + 1]:
         path = folder / f"{kind}.yaml"
         if not path.is_file():
             left_out[kind] = f"there is no {path}"
