@@ -296,7 +296,13 @@ def _show(
     as_json: bool,
 ) -> None:
     """A row per stage; then where the page is, and what else can be done."""
-    from plmctl.reporting.run_files import metrics_of, read_runs, result_metrics, yardstick_sentence
+    from plmctl.reporting.run_files import (
+        loss_sentence,
+        metrics_of,
+        read_runs,
+        result_metrics,
+        yardstick_sentence,
+    )
     from plmctl.reporting.tables import text_table
 
     document: dict[str, Any] = {"folder": str(folder), "stages": {}, "report": None}
@@ -312,6 +318,8 @@ def _show(
             "run": str(stage.run), "seconds": seconds, "metrics": metrics
         }  # fmt: skip
         first = list(metrics.items())[:_METRICS]
+        if stage.name == "pretrain":
+            sentences += filter(None, [loss_sentence(run_.results, run_.environment)])
         if stage.name == "eval":  # the first of each measure
             measured = {name: result_metrics(one)[:1] for name, one in run_.evaluations.items()}
             first = [(f"{name}: {m.name}", m.value) for name, ms in measured.items() for m in ms]
