@@ -30,6 +30,7 @@ from plmctl.corpus.build import (
     find_stores,
     lines_of,
     moved_of,
+    near_of,
 )
 from plmctl.corpus.overlap import Overlap, measure
 from plmctl.corpus.prepared import PreparedText
@@ -237,10 +238,11 @@ def say_overlap(config: PretrainConfig, text: PreparedText) -> Overlap | None:
         try:
             folders = [one.path.parent for one in stores_of(text.train) if one.path is not None]
             moved = frozenset().union(*map(moved_of, folders))
+            near = frozenset().union(*map(near_of, folders))
             lines = None
             if config.data.repeated_lines != "keep":
                 lines = np.unique(np.concatenate([*map(lines_of, folders)]))
-            overlap = measure(data_of_stores(config), moved, lines)
+            overlap = measure(data_of_stores(config), moved, near, lines)
         except PlmError as error:
             say(f"the held-out text was not compared with the training text: {error}")
             return None

@@ -49,9 +49,9 @@ from plmctl.corpus.marks import notes_on
 from plmctl.corpus.near_copies import (
     PERMUTATIONS,
     SKETCH,
-    are_near_copies,
     check_library,
     minhashes_of,
+    near_copies,
     sketches_of,
     to_move,
 )
@@ -635,7 +635,7 @@ def _make_shards(
             tasks = _without_duplicates(tasks, folder / "hashes", by, first)
         if config.duplicates == "near" and any(task.facts is None for task in tasks):
             first, progress = _in_two_parts(progress)
-            tasks = _without_near_copies(tasks, folder / "minhashes", by, first)
+            tasks = _leave_out_near_copies(tasks, folder, by, first)
         if _moves(config) and any(task.facts is None for task in tasks):
             first, progress = _in_two_parts(progress)
             _find_near_copies(tasks, folder, by, first)
@@ -1157,22 +1157,28 @@ def _without_duplicates(
     ]
 
 
-def _without_near_copies(
+# --- Near copies: which documents are left out ---
+
+
+NEAR = "near"
+"""The file of a store with the hashes of these documents: uint64, little-endian."""
+
+
+def near_of(folder: Path) -> frozenset[int]:
+    """The hashes of the documents that a store leaves out as near copies."""
+    return frozenset(_list_of(folder, NEAR).tolist())
+
+
+def _leave_out_near_copies(
     tasks: list[ShardTask], folder: Path, by: Workers, progress: Progress
 ) -> list[ShardTask]:
-    """The shards, each also with the numbers of its documents that are nearly earlier ones."""
-    if not (paths := _first_pass(tasks, minhashes_of, folder, by, progress)):
-        return tasks
-    rows = (np.fromfile(path, "<u4").reshape(-1, PERMUTATIONS) for path in paths)
-    near, ends = are_near_copies(rows), [0]
-    for path in paths:
-        ends.append(ends[-1] + path.stat().st_size // (4 * PERMUTATIONS))
-    result = []
-    for task, (start, end) in zip(tasks, pairwise(ends), strict=True):
-        known = np.zeros(0, np.int64) if task.repeated is None else task.repeated
-        first = np.setdiff1d(np.arange(end - start + len(known)), known)
-        result.append(replace(task, repeated=np.union1d(known, first[near[start:end]])))
-    return result
+    if not (folder / NEAR).exists():
+        if not (paths := _first_pass(tasks, minhashes_of, folder / "minhashes", by, progress)):
+            return tasks
+        rows = (np.fromfile(path, "<u4").reshape(-1, 2 + PERMUTATIONS) for path in paths)
+        _write_list(folder, NEAR, near_copies(rows))
+    near = near_of(folder)
+    return [replace(task, near=near) for task in tasks]
 
 
 # --- Near copies: which held-out documents are trained on instead ---
@@ -1213,8 +1219,9 @@ def _write_list(folder: Path, name: str, hashes: NDArray[np.uint64]) -> None:
 def _with_lists(tasks: list[ShardTask], config: DataConfig, folder: Path) -> list[ShardTask]:
     """The shards with what earlier passes found."""
     moved = moved_of(folder)
+    near = near_of(folder) if config.duplicates == "near" else frozenset[int]()
     lines = None if config.repeated_lines == "keep" else lines_of(folder)
-    return [replace(task, moved=moved, lines=lines) for task in tasks]
+    return [replace(task, moved=moved, near=near, lines=lines) for task in tasks]
 
 
 def _find_near_copies(
@@ -1314,6 +1321,7 @@ class ShardTask:
         languages: Codes of languages; documents in others are left out. Empty: none are.
         repeated: With `duplicates: drop`, the numbers of the documents to leave out.
         moved: With `near_copies: together`, hashes of documents that are not held out.
+        near: With `duplicates: near`, the hashes of the near copies to leave out.
         lines: With `repeated_lines`, the hashes of the lines to leave out, ascending.
     """
 
@@ -1328,6 +1336,7 @@ class ShardTask:
     languages: tuple[str, ...] = ()
     repeated: Ints | None = field(default=None, compare=False)
     moved: frozenset[int] = field(default=frozenset(), compare=False)
+    near: frozenset[int] = field(default=frozenset(), compare=False)
     lines: NDArray[np.uint64] | None = field(default=None, compare=False)
 
     @property
@@ -1361,17 +1370,22 @@ class ShardTask:
 
     def first_documents(self) -> Iterator[Document]:
         """The documents without those that came before, as far as that is known."""
+        return (document for document, is_first in self._numbered() if is_first)
+
+    def _numbered(self) -> Iterator[tuple[Document, bool]]:
+        """The documents, and whether each is neither a duplicate nor a near copy."""
         gone = set() if self.repeated is None else set(self.repeated.tolist())
-        return (one for number, one in enumerate(self.all_documents()) if number not in gone)
+        for number, document in enumerate(self.all_documents()):
+            is_near = bool(self.near) and hash_of(document.text) in self.near
+            yield document, number not in gone and not is_near
 
     def kept_documents(
         self, left_out: Mapping[Side, Counter[str]]
     ) -> Iterator[tuple[Side, Document]]:
         """The documents with their sides; what is left out is counted."""
-        gone = set() if self.repeated is None else set(self.repeated.tolist())
-        for number, document in enumerate(self.all_documents()):
+        for document, is_first in self._numbered():
             side = self._side_of(document)
-            if number in gone:
+            if not is_first:
                 left_out[side]["duplicates"] += 1
             elif self.languages and is_other(document.text, self.languages):
                 left_out[side]["other_languages"] += 1

@@ -46,6 +46,8 @@ _WRITTEN = (
 )
 """The files of a folder that `init` wrote, of a run, and of a model: their text is no corpus."""
 
+_ODD_NAME = "with a name that is not UTF-8"  # in the place of the ending
+
 _SHOWN = 20  # messages about files
 
 
@@ -84,7 +86,7 @@ class Corpus:
             if folder.is_dir() and not is_saved(folder):
                 files = files_below(folder, _refuse)
                 odd = [file for file in files if not file.isascii() and not _is_text(file)]
-                others.update("with a name that is not UTF-8" for _ in odd)
+                others.update(_ODD_NAME for _ in odd)
                 files = [file for file in files if file not in odd] if odd else files
                 own = [file for file in files if ending(file) in _IN_FOLDERS and is_readable(file)]
                 sides = {side: [f for f in own if _side(f) == side] for side in _SIDES}
@@ -243,7 +245,7 @@ def _advice(others: Mapping[str, int], folder: str) -> list[str]:
     ours = ", ".join(suffix for suffix in others if suffix in DOCUMENTS)
     advice = [f"`plmctl text {folder} --out corpus.jsonl` reads {ours}"] if ours else []
     advice += [f"convert {', '.join(s)} files: `{way}`" for way, s in by_command.items()]
-    if named := [suffix for suffix in others if is_readable(f"x{suffix}")]:
+    if named := [one for one in others if one != _ODD_NAME and is_readable(f"x{one}")]:
         kinds = ", ".join(suffix or "those without an ending" for suffix in named)
         advice.append(f"to have {kinds} read, name them: `plmctl init '{folder}/**/*{named[0]}'`")
     return advice

@@ -135,43 +135,43 @@ def check_library() -> None:
 
 
 def minhashes_of(texts: Iterable[str]) -> NDArray[np.uint32]:
-    """[D, 128] the MinHash of each text; that of a text that is too short to compare is 0."""
+    """[D, 2 + 128] the hash and the MinHash of each text; of one that is too short, zeros."""
     from datasketch import MinHash
 
     empty = MinHash(PERMUTATIONS, seed=1, hashfunc=int, scheme="affine32")
-    rows = [np.zeros((0, PERMUTATIONS), dtype="<u4")]
+    rows = [np.zeros((0, 2 + PERMUTATIONS), dtype="<u4")]
     for text in texts:
         plain = "".join(text.casefold().split())
         unspaced = len(_UNSPACED.findall(plain[:1_000])) > 0.3 * len(plain[:1_000])
         runs = window_hashes(code_points(plain), _RUN_UNSPACED if unspaced else _RUN)
         runs, values = np.unique(runs >> np.uint64(32)), empty.copy()
+        for start in range(0, len(runs), _AT_ONCE):
+            values.update_batch(runs[start : start + _AT_ONCE])
+        row = np.zeros((1, 2 + PERMUTATIONS), dtype="<u4")
+        row[0, :2] = np.array([hash_of(text)], dtype="<u8").view("<u4")
         if len(plain) >= _SHORTEST:
-            for start in range(0, len(runs), _AT_ONCE):
-                values.update_batch(runs[start : start + _AT_ONCE])
-            rows.append(values.hashvalues.astype("<u4")[None])
-        else:
-            rows.append(np.zeros((1, PERMUTATIONS), dtype="<u4"))
+            row[0, 2:] = values.hashvalues
+        rows.append(row)
     return np.concatenate(rows)
 
 
-def are_near_copies(parts: Iterable[NDArray[np.uint32]]) -> Bools:
-    """Whether each document is nearly a copy of an earlier one that is not.
+def near_copies(parts: Iterable[NDArray[np.uint32]]) -> Hashes:
+    """The hashes of the documents that are nearly copies of an earlier one that is not.
 
     Args:
-        parts: The MinHashes of all documents, in their order.
+        parts: What ``minhashes_of`` says of all documents, in their order.
     """
     from datasketch import MinHash, MinHashLSH
 
-    index, near = MinHashLSH(NEAR, PERMUTATIONS), list[bool]()
+    index, near = MinHashLSH(NEAR, PERMUTATIONS), [np.zeros(0, dtype="<u8")]
     empty = MinHash(PERMUTATIONS, seed=1, scheme="affine32")
-    kept = dict[int, NDArray[np.uint32]]()
-    for row in (row for part in parts for row in part):
-        values, number = empty.copy(), len(near)
-        values.hashvalues = row
-        comparable = bool(row.any())
-        alike = (kept[other] for other in index.query(values)) if comparable else ()
-        near.append(any(np.mean(row == other) >= NEAR for other in alike))
-        if comparable and not near[-1]:
-            index.insert(number, values)
-            kept[number] = row
-    return np.array(near, dtype=np.bool_)
+    kept = list[NDArray[np.uint32]]()
+    for row in (row for part in parts for row in part if row[2:].any()):
+        values = empty.copy()
+        values.hashvalues = row[2:]
+        if any(np.mean(row[2:] == kept[one]) >= NEAR for one in index.query(values)):
+            near.append(row[:2].copy().view("<u8"))
+        else:
+            index.insert(len(kept), values)
+            kept.append(row[2:])
+    return np.unique(np.concatenate(near))

@@ -290,12 +290,16 @@ def _sentence_hashes(words: Hashes, alone: Bools, sentences: Ints) -> Hashes:
 
 
 def measure(
-    texts: Sequence[DataConfig], moved: Set[int] = frozenset(), lines: Hashes | None = None
+    texts: Sequence[DataConfig],
+    moved: Set[int] = frozenset(),
+    near: Set[int] = frozenset(),
+    lines: Hashes | None = None,
 ) -> Overlap:
     """Compare the held-out text of a corpus, or of each part of a mixture, with its training text.
 
     Args:
         moved: The hashes of documents that are not held out (``near_copies: together``).
+        near: The hashes of documents that are left out as near copies (``duplicates: near``).
         lines: The hashes of lines that are left out (``repeated_lines``), ascending.
 
     Raises:
@@ -312,7 +316,7 @@ def measure(
             for document in reading.documents():
                 number = hash_of(document.text)
                 if data.duplicates != "keep":
-                    if number in seen:
+                    if number in seen or number in near:
                         continue
                     seen.add(number)
                 if data.languages and is_other(document.text, data.languages):

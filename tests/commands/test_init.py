@@ -238,6 +238,7 @@ def test_what_is_left_out_is_counted_and_said(cli: Cli, folder: Path) -> None:
     for one in ("broken.jsonl:2", "gbk.md:1", "valid.txt:1", "iconv", "plmctl text mix"):
         assert one in notes
     assert "plmctl reads .txt" in notes
+    assert "not UTF-8" not in next(one for one in result["notes"] if "name them" in one)
     data = load("pretrain", "new/pretrain.yaml").data
     assert data.train == ("mix/a.txt",)
     assert data.valid == 0.1

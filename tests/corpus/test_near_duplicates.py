@@ -7,7 +7,11 @@ import pytest
 
 from plmctl.config.sections import DataConfig
 from plmctl.corpus import near_copies
-from plmctl.corpus.near_copies import are_near_copies, minhashes_of
+from plmctl.corpus.build import near_of as near_of_store
+from plmctl.corpus.document import hash_of
+from plmctl.corpus.near_copies import minhashes_of
+from plmctl.corpus.near_copies import near_copies as near_hashes
+from plmctl.corpus.overlap import measure
 from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from tests.corpus.test_build import NOTICES, make, text_of, tree
@@ -34,6 +38,14 @@ def edited(words: list[str], share: float, seed: int) -> list[str]:
     return result
 
 
+def near_of(texts: list[str]) -> list[str]:
+    """The texts that are near copies, whatever the parts in which they are read."""
+    parts = [minhashes_of(texts[: len(texts) // 3]), minhashes_of(texts[len(texts) // 3 :])]
+    near = near_hashes(parts).tolist()
+    assert near == near_hashes([minhashes_of(texts)]).tolist()
+    return [text for text in texts if hash_of(text) in near]
+
+
 @pytest.mark.parametrize("chinese", [False, True])
 @pytest.mark.parametrize(("share", "least"), [(0.01, 1.0), (0.05, 0.98), (0.1, 0.7)])
 def test_planted_copies_are_found(chinese: bool, share: float, least: float) -> None:
@@ -41,20 +53,20 @@ def test_planted_copies_are_found(chinese: bool, share: float, least: float) -> 
     pages = [page(seed, chinese=chinese) for seed in range(60)]
     copies = [gap.join(edited(words, share, seed)) for seed, words in enumerate(pages)]
     texts = [*(gap.join(words) for words in pages), *copies]
-    near = are_near_copies([minhashes_of(texts[:50]), minhashes_of(texts[50:])])
-    assert not near[:60].any()
-    assert near[60:].mean() >= least
+    near = near_of(texts)
+    assert set(near) <= set(copies)
+    assert len(near) >= least * len(copies)
 
 
 def test_short_texts_are_never_near() -> None:
-    assert not are_near_copies([minhashes_of(["A short text."] * 5 + [""] * 2)]).any()
-    assert are_near_copies([minhashes_of([])]).tolist() == []
+    assert near_of(["A short text."] * 5 + [""] * 2) == []
+    assert near_of([]) == []
 
 
 def test_long_texts_with_the_same_beginning_stay() -> None:
     start = " ".join(page(0))
     texts = [f"{start} {' '.join(page(seed))} {' '.join(page(seed + 50))}" for seed in (1, 2, 3)]
-    assert not are_near_copies([minhashes_of(texts)]).any()
+    assert near_of(texts) == []
 
 
 def test_a_store_without_near_copies(tmp_path: Path) -> None:
@@ -70,6 +82,10 @@ def test_a_store_without_near_copies(tmp_path: Path) -> None:
     plain = make(DataConfig(train=(f"{tmp_path}/b.txt",), valid=None), tmp_path / "plain")
     assert text_of(TokenStore.open(stores.train)) == text_of(TokenStore.open(plain.train))
     assert not (stores.train.parent / "minhashes").exists()
+    left_out = near_of_store(stores.train.parent)
+    assert left_out == {hash_of(text) for text in copies}
+    split = near.model_copy(update={"valid": 0.2})
+    assert measure([split]).held_out > 0.1 > 0.01 > measure([split], near=left_out).held_out
     make(near, tmp_path / "two", processes=2)
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
 
