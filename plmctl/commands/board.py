@@ -9,7 +9,8 @@ from pathlib import Path
 from plmctl.errors import ConfigError
 from plmctl.formatting import printable
 from plmctl.reporting.board import Board
-from plmctl.reporting.board_server import HOST, BoardServer, write_board
+from plmctl.reporting.board_server import BoardServer, write_board
+from plmctl.reporting.page_server import HOST
 from plmctl.run.display import say, show_result
 
 

@@ -42,25 +42,10 @@ const ZH = {
   "memory": "内存", "waiting": "等待数据", "learning rate": "学习率", "No charts: install vl-convert-python; or, if ulimit -v is below 64 GiB, open a board once in a shell without that limit.": "无法绘制曲线：请安装 vl-convert-python；若 ulimit -v 小于 64 GiB，请先在没有该限制的 shell 中打开一次看板。",
   "choose": "勾选", "just now": "刚刚", "s ago": " 秒前", "min ago": " 分钟前", "h ago": " 小时前", "d ago": " 天前", "same settings": "相同配置", "reading": "读取中",
 };
-const saved = (() => { try { return window.localStorage; } catch { return null; } })();
-let language = saved?.getItem("plmctl-language") ?? (navigator.language.startsWith("zh") ? "zh" : "en");
-const t = (text) => (language === "zh" ? ZH[text] ?? text : text);
+const { h, language, languageButton } = window.plmctl;
+const t = (text) => (language() === "zh" ? ZH[text] ?? text : text);
 
-// --- Elements and numbers ---
-
-function h(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else if (key === "class") element.className = value;
-    else if (key === "checked" || key === "selected") element[key] = true;
-    else if (key === "value") element.value = value;
-    else element.setAttribute(key, value === true ? "" : value);
-  }
-  element.append(...children.flat(3).filter((c) => c !== null && c !== undefined && c !== false).map((c) => (c instanceof Node ? c : document.createTextNode(String(c)))));
-  return element;
-}
+// --- Numbers ---
 
 function number(value) {
   if (value === null || value === undefined) return "";
@@ -460,7 +445,7 @@ async function drawCurvesNow() {
   for (const [key, plot] of [...plots]) {
     if (!keys.includes(key) || !place.contains(plot.element)) { plot.view?.finalize(); observer.unobserve(plot.element); plot.element.remove(); plots.delete(key); }
   }
-  const style = JSON.stringify([ids, ids.map(colorOf), state.x, state.logx, state.logy, language, matchMedia("(prefers-color-scheme: dark)").matches]);
+  const style = JSON.stringify([ids, ids.map(colorOf), state.x, state.logx, state.logy, language(), matchMedia("(prefers-color-scheme: dark)").matches]);
   for (const [at, key] of keys.entries()) { // all have their places before one is measured
     if (!plots.has(key)) {
       const [title, unit] = titleOf(key), target = h("div", { class: "plot" });
@@ -546,11 +531,7 @@ function curveTools() {
 
 function header() {
   return h("header", { class: "top" }, h("h1", {}, h("a", { href: "#", style: null, class: "home" }, "plmctl board")), h("span", { class: "path" }, state.root),
-    h("span", { class: "live" }, h("span", { id: "live" }), h("button", { id: "language", onclick: () => {
-      language = language === "zh" ? "en" : "zh";
-      saved?.setItem("plmctl-language", language);
-      drawPage();
-    } }, language === "zh" ? "English" : "中文")));
+    h("span", { class: "live" }, h("span", { id: "live" }), languageButton(drawPage)));
 }
 
 function drawLive() {
@@ -562,7 +543,7 @@ function drawLive() {
 }
 
 function drawPage() {
-  document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
+  document.documentElement.lang = language() === "zh" ? "zh-CN" : "en";
   for (const plot of plots.values()) plot.view?.finalize();
   plots.clear();
   observer.disconnect();
