@@ -70,7 +70,8 @@ def asset(name: str) -> bytes:
 
 def encoded(document: Any) -> bytes:
     """A document as JSON, in UTF-8."""
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(errors="replace")  # files from elsewhere may have halves of surrogate pairs
 
 
 class PageServer(ThreadingHTTPServer):
