@@ -166,13 +166,20 @@ class TriedModel:
             return self._nearest(texts, question.top)
         raw: Mapping[str, Any] = {}
         if way == "task":
-            ((answer, raw),) = predict.task_answers(self._finetuned, texts, question.top)
+            answer, raw = self._of_task(texts, question.top)
         elif way == "spans":
             (answer,) = predict.spans(self._model, texts[:1])
         else:
             (answer,) = predict.masks(self._model, texts[:1], question.top)
         top = ["--top", str(question.top)]
         return {**answer, "task": raw, "command": _line("predict", self.name, *texts, *top)}
+
+    def _of_task(self, texts: list[str], top: int) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        columns = self._finetuned.finetuned.task.text_columns()
+        found = predict.task_answers(self._finetuned, texts, top)
+        if len(found) > 1:  # another model beside it reads more
+            raise ConfigError(f"{self.name}: requires {' and '.join(columns)}: one text each")
+        return found[0]
 
     @cached_property
     def _finetuned(self) -> FinetunedModel:

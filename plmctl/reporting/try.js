@@ -47,7 +47,7 @@ const SENTENCES = [
   [/^there is no text to search$/, "There is no text to search.", "没有可供查找的文本。"],
   [/^name one: (plmctl try .*)$/, "Start the page with one: $1", "启动时指定一个：$1"],
   [/^nothing was written for the sentinels of [^]*$/, "The model wrote nothing for the missing words.", "模型没有为缺词的位置写出任何内容。"],
-  [/^.*: requires (.*): (\d+) texts, not (\d+)$/, "The model reads $2 texts ($1), not $3.", "模型需要 $2 段文本（$1），而不是 $3 段。"],
+  [/^.*: requires (.*): (?:\d+ texts, not \d+|one text each)$/, "The model reads other texts than these: $1.", "模型需要的文本是：$1。"],
   [/^.*: requires (.*), then two options or more; texts: \d+$/, "The model reads $1, then two options or more.", "模型需要 $1，再加两个或更多选项。"],
   [/^give them in this order, or rows of a file: --input$/, "", ""],
 ];
@@ -206,7 +206,7 @@ function drawAnswers() {
   area.replaceChildren(...state.answers.map((answer, at) => h("div", { class: "panel" },
     state.models.length > 1 ? h("h3", {}, state.models[at].name) : null,
     (answer.notes ?? []).map(sentence).filter(Boolean).map((note) => h("p", { class: "note" }, note)),
-    answer.error ? h("p", { class: "error" }, [answer.error, answer.hint].filter(Boolean).map(sentence).filter(Boolean).join(" ")) : null,
+    answer.error ? h("p", { class: answer.way ? "error" : "soft" }, [answer.error, answer.hint].filter(Boolean).map(sentence).filter(Boolean).join(" ")) : null,
     answer.way && !answer.error ? shown(answer) : null,
     answer.stopped ? h("p", { class: "soft small" }, t("stopped")) : null,
     answer.answer ? [rightAnswer(), h("details", {}, h("summary", {}, t("The same on the command line")), h("code", { class: "command" }, answer.answer.command))] : null)));
