@@ -99,7 +99,7 @@ class Question(Model):
 
 
 class TriedModel:
-    """A model that answers questions, one at a time.
+    """A model that answers questions.
 
     Args:
         name: A run folder, a model folder or a Hub id.
@@ -107,7 +107,6 @@ class TriedModel:
 
     Attributes:
         ways: What can be asked of it.
-        lock: Held while it answers.
     """
 
     def __init__(self, name: str, text: Sequence[str]) -> None:
@@ -116,7 +115,6 @@ class TriedModel:
         from plmctl.families.base import family_of
 
         self.name, self.folder = name, named_model(name)
-        self.lock = Lock()
         self._text = tuple(text)
         self._model = opened_for_samples(self.folder)
         question = predict.question_of(self._model)
@@ -314,6 +312,9 @@ class TryServer(PageServer):
 
     def __init__(self, models: Sequence[TriedModel], port: int) -> None:
         self.models = models
+        # One question at a time: transformers loads no two networks at once, and a second one would
+        # only wait for the same cores.
+        self.lock = Lock()
         super().__init__(_Handler, port)
 
 
@@ -366,7 +367,7 @@ class _Handler(PageHandler):
         self.send_security()
         self.end_headers()
         self.close_connection = True
-        with model.lock, collected() as notes:
+        with self.server.lock, collected() as notes:
             try:
                 document = model.answer(question, partial(self._write, "text"))
                 line = encoded({"answer": document, "notes": notes})
@@ -389,7 +390,7 @@ class _Handler(PageHandler):
 
 def _examples(model: TriedModel) -> dict[str, Any]:
     try:
-        with model.lock, collected():
+        with collected():
             return model.examples
     except PlmError as error:  # such as rows that have been moved: the page works without them
         return {"error": error.message}

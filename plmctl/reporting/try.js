@@ -203,7 +203,8 @@ async function askOne(model, answer, signal) {
 
 function drawAnswers() {
   const area = place.querySelector(".answers");
-  area.replaceChildren(...state.answers.map((answer, at) => h("div", { class: "panel" },
+  area.classList.toggle("one", state.answers.filter((answer) => answer.way).length < 2);
+  area.replaceChildren(...state.answers.map((answer, at) => h("div", { class: answer.way || state.models.length < 2 ? "panel" : "unable" },
     state.models.length > 1 ? h("h3", {}, state.models[at].name) : null,
     (answer.notes ?? []).map(sentence).filter(Boolean).map((note) => h("p", { class: "note" }, note)),
     answer.error ? h("p", { class: answer.way ? "error" : "soft" }, [answer.error, answer.hint].filter(Boolean).map(sentence).filter(Boolean).join(" ")) : null,
@@ -244,7 +245,7 @@ function masks(text, answers) {
   const groups = new Map();
   for (const one of answers) groups.set(one.mask ?? 1, [...(groups.get(one.mask ?? 1) ?? []), one]);
   const parts = text.split(mask).flatMap((part, at) => (at ? [h("mark", {}, (groups.get(at)?.[0].token ?? mask).trim()), part] : [part]));
-  return [h("p", { class: "answer" }, parts), [...groups].map(([number, ones]) => h("div", {}, groups.size > 1 ? h("h3", {}, `${mask} ${number}`) : null, bars(ones)))];
+  return [h("p", { class: "answer" }, parts), h("div", { class: "masks" }, [...groups].map(([number, ones]) => h("div", {}, groups.size > 1 ? h("h3", {}, `${mask} ${number}`) : null, bars(ones))))];
 }
 
 function spans(text, answers) {

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -185,7 +186,16 @@ def test_the_board_and_the_report_have_its_command(
     (id_,) = [row["id"] for row in board.rows()["rows"] if row["name"] == run]
     details = board.details(id_)
     assert details is not None
-    assert details["try"] == f"plmctl try {run}"
+    assert details["try"] == f"plmctl try {Path(run).resolve()}"
+
+
+def test_two_models_that_are_asked_at_once_are_loaded_one_after_the_other(
+    pretrained: dict[str, Path],
+) -> None:
+    run = pretrained["gpt2"].name
+    with serving(run, run) as server, ThreadPoolExecutor() as pool:
+        one, two = pool.map(lambda n: ask(server, "continue", "Anna", model=n, **FEW), (0, 1))
+        assert one["answer"] == two["answer"]
 
 
 # --- What cannot be answered ---
