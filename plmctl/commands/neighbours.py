@@ -15,7 +15,9 @@ from plmctl.run.display import say, show_result
 from plmctl.run.named_model import named_model
 
 if TYPE_CHECKING:
-    from plmctl.evaluation.neighbours import WordUse
+    from plmctl.evaluation.neighbours import VectorReader, WordUse
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
 
 
 @dataclass(frozen=True)
@@ -37,23 +39,17 @@ class NeighboursRequest:
     top: int
     max_sentences: int
     batch_size: int
-    device: Literal["auto", "cpu", "cuda", "mps"]
+    device: Device
 
 
 def run(request: NeighboursRequest, files: Sequence[str], *, as_json: bool) -> None:
     """Show a table of words and their sentences, the nearest first."""
     request = replace(request, model=named_model(request.model))
-    from plmctl.evaluation.model import LoadedModel  # these import PyTorch, which takes seconds
-    from plmctl.evaluation.neighbours import find_use, nearest, vector_reader
-    from plmctl.training.engine import make_accelerator
+    from plmctl.evaluation.neighbours import find_use, nearest  # imports PyTorch: seconds
 
     sentences = sentences_of(files, request.max_sentences)
     use = find_use(request.word, [request.sentence] if request.sentence is not None else sentences)
-    accelerator = make_accelerator(ComputeConfig(device=request.device))
-    model = LoadedModel(request.model, accelerator, request.batch_size)
-    model.note_unknown(sentences)
-    model.say_unknown("the sentences")
-    read = vector_reader(model, request.layer)
+    read = opened_reader(request.model, sentences, request.layer, request.device)
     uses, unseen = nearest(read, use, sentences, request.top, request.batch_size)
     if len(sentences) == request.max_sentences:
         say(f"only the first {len(sentences):,} sentences were read: --max-sentences")
@@ -71,6 +67,20 @@ def run(request: NeighboursRequest, files: Sequence[str], *, as_json: bool) -> N
     rows = [(_marked(one.sentence, one.span), one.similarity) for one in uses]
     table = rows_table(title, ["nearest", "cosine"], rows)
     show_result(document, [table], as_json=as_json)
+
+
+def opened_reader(
+    name: str, sentences: list[str], layer: int = -1, device: Device = "auto"
+) -> "VectorReader":
+    """What reads the vectors of words; says what the tokenizer does not know of the sentences."""
+    from plmctl.evaluation.model import LoadedModel
+    from plmctl.evaluation.neighbours import vector_reader
+    from plmctl.training.engine import make_accelerator
+
+    model = LoadedModel(name, make_accelerator(ComputeConfig(device=device)))
+    model.note_unknown(sentences)
+    model.say_unknown("the sentences")
+    return vector_reader(model, layer)
 
 
 def in_plain_types(one: "WordUse") -> dict[str, Any]:

@@ -14,7 +14,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from http import HTTPStatus
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,16 +21,13 @@ from pydantic import Field, ValidationError
 
 from plmctl.commands import generate, predict
 from plmctl.commands.board import serve
-from plmctl.commands.neighbours import in_plain_types, sentences_of
+from plmctl.commands.neighbours import in_plain_types, opened_reader, sentences_of
+from plmctl.commands.try_examples import examples_of, text_of_run
 from plmctl.config.base import Model
-from plmctl.config.load import kind_of, parse
-from plmctl.corpus.labelled import split_rows
 from plmctl.errors import ConfigError, DataError, PlmError
 from plmctl.reporting.page_server import TYPES, PageHandler, PageServer, encoded
-from plmctl.reporting.run_state import read_document
-from plmctl.run.configs import FinetuneConfig, PretrainConfig
 from plmctl.run.display import collected
-from plmctl.run.named_model import named_model, run_of_model
+from plmctl.run.named_model import named_model
 
 if TYPE_CHECKING:
     from plmctl.evaluation.generation import Decoding
@@ -44,8 +40,7 @@ Way = Literal["masks", "spans", "continue", "task", "neighbours"]
 
 _LONGEST = 200_000  # bytes of a question
 _SENTENCES = 1000  # that are searched for the uses of a word: more would take minutes
-_EXAMPLES = 6
-_BATCH_SIZE = {"continue": 16, "neighbours": 32}  # the defaults of the commands
+_BATCH_SIZE = 32  # the default of `neighbours`
 
 
 def run(
@@ -169,8 +164,9 @@ class TriedModel:
             (answer,) = predict.spans(self._model, texts[:1])
         else:
             (answer,) = predict.masks(self._model, texts[:1], question.top)
-        top = ["--top", str(question.top)]
-        return {**answer, "task": raw, "command": _line("predict", self.name, *texts, *top)}
+        words = ["--", *texts] if any(text.startswith("-") for text in texts) else texts
+        command = _line("predict", self.name, "--top", str(question.top), *words)
+        return {**answer, "task": raw, "command": command}
 
     def _of_task(self, texts: list[str], top: int) -> tuple[dict[str, Any], Mapping[str, Any]]:
         columns = self._finetuned.finetuned.task.text_columns()
@@ -180,6 +176,15 @@ class TriedModel:
         return found[0]
 
     @cached_property
+    def examples(self) -> dict[str, Any]:
+        """By way, what the run has to try it on; or an error: the page works without examples."""
+        try:
+            with collected():
+                return examples_of(self.folder, self._finetuned if "task" in self.ways else None)
+        except PlmError as error:  # such as rows that have been moved
+            return {"error": error.message}
+
+    @cached_property
     def _finetuned(self) -> FinetunedModel:
         return predict.opened_for_task(self._model)
 
@@ -187,7 +192,7 @@ class TriedModel:
 
     @cached_property
     def _writer(self) -> LoadedModel:
-        return generate.opened_to_generate(self.folder, "auto", _BATCH_SIZE["continue"])
+        return generate.opened_to_generate(self.folder, "auto", batch_size=1)
 
     def _continue(
         self, prompt: str, question: Question, write: Callable[[str], None]
@@ -215,17 +220,7 @@ class TriedModel:
     @cached_property
     def _read(self) -> VectorReader:
         """The reader; what it has read of the text is kept."""
-        from plmctl.config.sections import ComputeConfig
-        from plmctl.evaluation.model import LoadedModel
-        from plmctl.evaluation.neighbours import vector_reader
-        from plmctl.training.engine import make_accelerator
-
-        model = LoadedModel(
-            self.folder, make_accelerator(ComputeConfig()), _BATCH_SIZE["neighbours"]
-        )
-        model.note_unknown(self._sentences)
-        model.say_unknown("the sentences")
-        read = vector_reader(model, -1)
+        read = opened_reader(self.folder, self._sentences)
         kept = cache(lambda sentences: read(list(sentences)))
         return lambda sentences: kept(tuple(sentences)) if len(sentences) > 1 else read(sentences)
 
@@ -237,7 +232,7 @@ class TriedModel:
             raise DataError("the text is empty")
         sentences = self._sentences
         use = find_use(word, [sentence] if sentence else sentences)
-        uses, unseen = nearest(self._read, use, sentences, top, _BATCH_SIZE["neighbours"])
+        uses, unseen = nearest(self._read, use, sentences, top, _BATCH_SIZE)
         options = ["--word", word, *(["--sentence", sentence] if sentence else [])]
         options += ["--top", str(top), "--max-sentences", str(_SENTENCES)]
         return {
@@ -248,60 +243,9 @@ class TriedModel:
             "command": _line("neighbours", self.name, *self._text, *options),
         }
 
-    # Examples
-
-    @cached_property
-    def examples(self) -> dict[str, Any]:
-        """Texts of the run that the model was not trained on, by way; with the right answers."""
-        run = run_of_model(self.folder)
-        if run is None:
-            return {}
-        if "task" in self.ways:
-            return {"task": validation_rows(run, self._finetuned)}
-        samples = (read_document(run / "eval" / "samples.json") or {}).get("items")
-        items = [one for one in samples if isinstance(one, dict)] if samples else []
-        found: dict[str, Any] = {way: [] for way in self.ways}
-        for item in items[:_EXAMPLES]:
-            text, right = str(item.get("text", "")), str(item.get("answer", ""))
-            if "prompt" in item:
-                text, right = str(item["prompt"]), right
-            way = "masks" if "predictions" in item else "continue"
-            if "<extra_id_0>" in text and "spans" in found:
-                way = "spans"
-            if way in found:
-                found[way].append({"texts": [text], "right": right})
-        return found
-
 
 def _line(*words: str) -> str:
     return shlex.join(["plmctl", *words])
-
-
-def text_of_run(model: str) -> tuple[str, ...]:
-    """The held-out text of a model's pretraining, or else the text that it was trained on.
-
-    Raises:
-        ConfigError: The run of the model is not known.
-    """
-    run = run_of_model(model)
-    if run is None:
-        raise ConfigError("there is no text to search", "name one: plmctl try MODEL --text FILE")
-    if kind_of(run / "config.yaml") == "finetune":
-        return text_of_run(parse(FinetuneConfig, run / "config.yaml").model)
-    data = parse(PretrainConfig, run / "config.yaml").data
-    mixture = tuple(file for source in data.mixture for file in source.train)
-    return (data.valid if isinstance(data.valid, tuple) else ()) or data.train or mixture
-
-
-def validation_rows(run: Path, finetuned: FinetunedModel) -> list[dict[str, Any]]:
-    """A few validation rows of a finetuning, spread over all of them."""
-    task, config = finetuned.finetuned.task, parse(FinetuneConfig, run / "config.yaml")
-    split = split_rows(config.data, config.seed, task.split_columns(), task.is_labelled)
-    rows = next(iter(split.valid.values()))
-    return [
-        {"texts": task.texts_of(row), "right": task.right_answer(row)}
-        for row in rows[:: max(1, len(rows) // _EXAMPLES)][:_EXAMPLES]
-    ]
 
 
 # --- The server ---
@@ -330,7 +274,7 @@ class _Handler(PageHandler):
             models = [model.about() for model in self.server.models]
             self.send(encoded({"models": models, "longest": _LONGEST}), TYPES[".json"])
         elif name == "api/examples":
-            self.send(encoded([_examples(model) for model in self.server.models]), TYPES[".json"])
+            self.send(encoded([model.examples for model in self.server.models]), TYPES[".json"])
         else:
             self.refuse(HTTPStatus.NOT_FOUND, "no such page")
 
@@ -386,11 +330,3 @@ class _Handler(PageHandler):
             raise ConnectionResetError
         if text:
             self.wfile.write(encoded({kind: text}) + b"\n")
-
-
-def _examples(model: TriedModel) -> dict[str, Any]:
-    try:
-        with collected():
-            return model.examples
-    except PlmError as error:  # such as rows that have been moved: the page works without them
-        return {"error": error.message}

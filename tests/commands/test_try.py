@@ -101,7 +101,7 @@ def test_masks_are_filled_as_by_predict(cli: Cli, pretrained: dict[str, Path]) -
         answer = ask(server, "masks", text, top=3)["answer"]
         (expected,) = answers_of(cli, "predict", run, text, "--top", "3")["answers"]
         assert answer["answers"] == expected["answers"]
-        assert answer["command"] == f"plmctl predict {run} '{text}' --top 3"
+        assert answer["command"] == f"plmctl predict {run} --top 3 '{text}'"
         (example,) = get(server, "/api/examples")[0]["masks"]
         assert "[MASK]" in example["texts"][0]
         assert ask(server, "masks", *example["texts"])["answer"]["answers"]
@@ -293,6 +293,15 @@ def test_eval_says_it_of_a_run_that_has_not_finished(cli: Cli, pretrained: dict[
     assert code == 0, err
     assert "to-eval has not finished (killed)" in err
     assert "to-eval/model" in out
+
+
+@pytest.mark.parametrize("name", ["https://example.org/rows.tsv", "hf:rows", "ms:rows"])
+def test_examples_are_not_fetched(cli: Cli, tuned: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree("classes", tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("rows.tsv", name))
+    with serving(str(tmp_path / "run")) as server:
+        assert get(server, "/api/examples")[0]["error"] == f"{name}: not on this machine"
 
 
 # --- Who may ask, and what ---
