@@ -38,14 +38,14 @@ def examples_of(model: str, finetuned: FinetunedModel | None) -> dict[str, list[
     if finetuned is not None:
         return {"task": _validation_rows(run, finetuned)}
     samples = (read_document(run / "eval" / "samples.json") or {}).get("items")
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_way: dict[str, list[dict[str, Any]]] = {}
     items = [one for one in samples if isinstance(one, dict)] if isinstance(samples, list) else []
     for item in items[:_MOST]:
         text = str(item.get("prompt", item.get("text", "")))
         way = "spans" if "<extra_id_0>" in text else "continue"
         way = "masks" if "predictions" in item else way
-        found.setdefault(way, []).append({"texts": [text], "right": str(item.get("answer", ""))})
-    return found
+        by_way.setdefault(way, []).append({"texts": [text], "right": str(item.get("answer", ""))})
+    return by_way
 
 
 def _validation_rows(run: Path, finetuned: FinetunedModel) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import select
 import shlex
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache, cached_property, partial
 from http import HTTPStatus
 from threading import Lock
@@ -170,14 +171,14 @@ class TriedModel:
 
     def _of_task(self, texts: list[str], top: int) -> tuple[dict[str, Any], Mapping[str, Any]]:
         columns = self._finetuned.finetuned.task.text_columns()
-        found = predict.task_answers(self._finetuned, texts, top)
-        if len(found) > 1:  # another model beside it reads more
+        answers = predict.task_answers(self._finetuned, texts, top)
+        if len(answers) > 1:  # another model beside it reads more
             raise ConfigError(f"{self.name}: requires {' and '.join(columns)}: one text each")
-        return found[0]
+        return answers[0]
 
     @cached_property
     def examples(self) -> dict[str, Any]:
-        """By way, what the run has to try it on; or an error: the page works without examples."""
+        """What the run has to try it on, by way; or an error: the page works without examples."""
         try:
             with collected():
                 return examples_of(self.folder, self._finetuned if "task" in self.ways else None)
@@ -202,13 +203,13 @@ class TriedModel:
         decoding = question.decoding()
         prompts = generate.encoded_prompts(self._writer, [prompt], decoding)
         streamer = generate.streamer_to(self._writer, write)
-        (made,) = generate_texts(self._writer, prompts, decoding, streamer=streamer)
+        (generated,) = generate_texts(self._writer, prompts, decoding, streamer=streamer)
         options = ["--max-new-tokens", str(decoding.max_new_tokens)]
         for name, value in (("temperature", decoding.temperature), ("top-p", decoding.top_p)):
             options += [f"--{name}", str(value)] if value is not None else []
         options += ["--seed", str(decoding.seed)] if decoding.sampled else []
         command = _line("generate", self.name, "--prompt", prompt, *options)
-        return {"text": made.text, "tokens": made.tokens, "ended": made.ended, "command": command}
+        return {**asdict(generated), "command": command}
 
     # The nearest uses of a word
 
