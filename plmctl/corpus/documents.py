@@ -428,7 +428,7 @@ def _text_of_article(markup: str, other: set[str]) -> str:
                 code.remove(node)
             except ValueError:  # it was in one that is removed
                 continue
-    text = str(code.strip_code())
+    text = re.sub(" {2,}", " ", str(code.strip_code()))  # where a template was
     return "\n".join(line.strip() for line in text.split("\n") if line.strip(" *#:;"))
 
 

@@ -194,7 +194,7 @@ def test_output_of_wikiextractor(tmp_path: Path) -> None:
 def test_articles_of_a_dump(tmp_path: Path, name: str) -> None:
     needs("mwparserfromhell")
     text = (
-        "'''Elbe''' ist ein [[Strom|Fluss]].&lt;ref&gt;x&lt;/ref&gt; {{Vorlage|a}} "
+        "'''Elbe''' {{x}} ist ein [[Strom|Fluss]].&lt;ref&gt;x&lt;/ref&gt; {{Vorlage|a}} "
         "[[Datei:x.jpg|mini|Bild [[a]]]]\n== Lauf ==\n{| class=x\n| cell\n|}\n* Punkt\n"
         "[[Kategorie:Fluss]]"
     )
