@@ -340,3 +340,6 @@ def _show(
         print(f"left out: {name}: {why}")
     if report.is_file():
         print(f"curves and details: {report}")
+    models = [one.run for one in stages if one.name in ("finetune", "pretrain")]
+    if made := [str(run_) for run_ in models if (run_ / "model").is_dir()]:
+        print(f"in a browser: plmctl try {' '.join(made[::-1])}")
