@@ -94,7 +94,7 @@ def plmctl_lines(page: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [ROOT / "README.zh-CN.md", *sorted((ROOT / "docs" / "zh").glob("*.md"))],
+    [ROOT / "README.zh-CN.md", *sorted((ROOT / "docs" / "zh").rglob("*.md"))],
     ids=lambda page: page.stem,
 )
 def test_commands_are_those_of_the_english_page(page: Path) -> None:
