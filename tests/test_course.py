@@ -52,7 +52,7 @@ def judged(cli: Cli, number: int) -> list[bool]:
 
 def test_each_lesson_is_whole_in_both_languages() -> None:
     questions = {int(path.stem) for path in (ROOT / "configs/course").glob("*.yml")}
-    assert {number_of(page) for page in PAGES} == questions == set(range(1, len(PAGES) + 1))
+    assert {number_of(page) for page in PAGES} == questions
     for folder in ("docs", "docs/zh"):
         index = (ROOT / folder / "course/README.md").read_text(encoding="utf-8")
         assert re.findall(r"^\| \[.*?\]\((.*?)\)", index, re.M) == [page.name for page in PAGES]
