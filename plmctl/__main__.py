@@ -17,8 +17,8 @@ def main() -> None:
     """Run the command line and exit with its code: 0, 1, 2, 3, 75, 130 (see the docs)."""
     if sys.platform == "win32":
         print(
-            "plmctl: Windows is not supported\n  run it on Linux or macOS, or in the Windows "
-            "Subsystem for Linux",
+            "plmctl: Windows is not supported; its Linux (WSL2) is\n"
+            "  in PowerShell: `wsl --install`; then start Ubuntu, and install plmctl there as on Linux",
             file=sys.stderr,
         )
         raise SystemExit(2)

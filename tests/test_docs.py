@@ -49,8 +49,9 @@ def test_a_page_shows_its_config_as_shipped(family: str) -> None:
 
 def test_the_site_s_navigation_has_every_page() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    nav = yaml.safe_load(text.partition("\nnav:")[2])
-    listed = [page for section in nav for page in pages_of(section)]
+    english, chinese = text.partition("\nnav:")[2].split("# Chinese\n")
+    listed = pages_of(yaml.safe_load(english))
+    listed += [f"zh/{page}" for page in pages_of(yaml.safe_load(chinese)) if page != "project.md"]
     pages = {p.relative_to(ROOT / "docs").as_posix() for p in ROOT.glob("docs/**/*.md")}
     assert len(listed) == len(set(listed))
     assert set(listed) == pages
@@ -106,8 +107,11 @@ def test_commands_are_those_of_the_english_page(page: Path) -> None:
     assert plmctl_lines(page) == plmctl_lines(original)
 
 
-def test_the_notebook_shows_outputs_of_a_run() -> None:
-    text = (ROOT / "docs" / "notebooks" / "own_text.ipynb").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs/notebooks").glob("*.ipynb")), ids=lambda p: p.stem
+)
+def test_a_notebook_shows_outputs_of_a_run(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     silent = ("Path(",)
     for cell in cells:
@@ -115,3 +119,11 @@ def test_the_notebook_shows_outputs_of_a_run() -> None:
         assert outputs or source.startswith(silent), source
         assert all(output["output_type"] == "stream" for output in outputs)
         assert "plmctl: " not in str(outputs)
+
+
+def test_the_notebooks_of_both_languages_have_the_same_cells() -> None:
+    names = ("borrowed_machine.ipynb", "borrowed_machine_zh.ipynb")
+    pages = [json.loads((ROOT / "docs/notebooks" / name).read_text("utf-8")) for name in names]
+    code = [[cell for cell in page["cells"] if cell["cell_type"] == "code"] for page in pages]
+    assert code[0] == code[1]
+    assert len(pages[0]["cells"]) == len(pages[1]["cells"])

@@ -1,15 +1,15 @@
-"""Recipes that claim a paper or published code do as these: tests/recipes.yaml, row by row."""
+"""Recipes that claim a paper or published code do as these: configs/sources.yml, row by row."""
 
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from plmctl.commands.config import PublishedRow, published_rows, value_at
 from plmctl.commands.finetune_grid import protocol_runs
 from plmctl.config.document import read_document
 from plmctl.config.load import dump, kind_of
@@ -72,33 +72,10 @@ AT_LEAST = {
 }
 
 
-class Row(NamedTuple):
-    """One value that a recipe has from somewhere."""
-
-    file: str
-    key: str
-    value: Any
-    source: str
-    family: str
+TABLE = published_rows()
 
 
-def rows_of(table: dict[str, Any]) -> Iterator[Row]:
-    """The rows of the groups, patterns expanded."""
-    for group in table["recipes"]:
-        assert set(group) == {"family", "files", "sources"}
-        for pattern in group["files"]:
-            files = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
-            assert files, f"{pattern}: no such recipe"
-            for file in files:
-                for source, values in group["sources"].items():
-                    for key, value in values.items():
-                        yield Row(file, key, value, source, group["family"])
-
-
-TABLE = list(rows_of(read_document(Path(__file__).with_name("recipes.yaml")).data))
-
-
-BY_FILE: dict[str, list[Row]] = defaultdict(list)
+BY_FILE: dict[str, list[PublishedRow]] = defaultdict(list)
 
 
 for _row in TABLE:
@@ -126,10 +103,7 @@ def value_of(data: dict[str, Any], key: str) -> Any:
         return round(tokens_of(data["train"]) / 1e9)
     if key.startswith("grid."):
         return data["grid"][key.removeprefix("grid.")]
-    value: Any = data
-    for part in key.split("."):
-        value = value[int(part)] if isinstance(value, list) else value[part]
-    return value
+    return value_at(data, key)
 
 
 def tokens_of(train: dict[str, Any]) -> int:
@@ -175,10 +149,10 @@ def test_every_recipe_and_every_claim_is_in_the_table() -> None:
         if file in BY_FILE:
             continue
         claim = CLAIM.search(header_of(file))
-        assert claim is None or file in NO_CLAIM, f"{file} claims {claim}: put it into recipes.yaml"
+        assert claim is None or file in NO_CLAIM, f"{file} claims {claim}: put it into sources.yml"
         shared = file.startswith(tuple(f"{folder}/" for folder in RECIPES))
         own = Path(file).parent.name in ("proof", "transfer")
-        assert not shared or own or file in OWN, f"{file} is neither in recipes.yaml nor in OWN"
+        assert not shared or own or file in OWN, f"{file} is neither in sources.yml nor in OWN"
     assert set(OWN) | set(NO_CLAIM) <= set(FILES) - set(BY_FILE)
 
 

@@ -1,5 +1,6 @@
 """``plmctl config``: show, list, explain and copy configs, and print their schema."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,15 @@ app.add_typer(config_app, name="config")
 
 
 @config_app.command("show", epilog=example("plmctl config show bert-base schedule.warmup=6%"))
-def config_show(config: ConfigFile, overrides: Overrides = None, as_json: Json = False) -> None:
+def config_show(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    sources: Annotated[
+        bool,
+        typer.Option("--sources", help="The published values instead, and where each stands."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Print a config in full.
 
     Every default, override and unit is resolved, as the run will use it.
@@ -29,6 +38,11 @@ def config_show(config: ConfigFile, overrides: Overrides = None, as_json: Json =
 
     path = config_file(config)
     resolved = load(kind_of(path, overrides or ()), path, overrides or ())
+    if sources:
+        from plmctl.commands import config as command
+
+        command.show_sources(path, json.loads(resolved.model_dump_json()), as_json=as_json)
+        return
     typer.echo(resolved.model_dump_json() if as_json else dump(resolved).rstrip())
 
 

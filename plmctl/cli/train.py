@@ -79,6 +79,42 @@ def init(
     run(request, as_json=as_json)
 
 
+@app.command(epilog=example("plmctl run corpus-bert"))
+def run(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A folder of configs, as init writes it.")
+    ],
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE",
+            help="The last stage: tokenizer, pretrain, eval or finetune.",
+            show_default=False,
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time for all stages together, as 2h: pretraining gets what fits.",
+            show_default=False,
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Move the run folders aside and start again.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run all that init wrote, to the report.
+
+    Trains the tokenizer, pretrains, evaluates, finetunes if the labelled rows are there, and writes
+    the report. If you stop it, the same command continues; what is finished is left alone.
+    """
+    from plmctl.commands import run as command
+
+    command.run(folder, until=until, budget=budget, fresh=fresh, as_json=as_json)
+
+
 @app.command(
     "train-tokenizer",
     epilog=example("plmctl train-tokenizer demo/tokenizer vocab_size=4096"),

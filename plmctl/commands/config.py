@@ -1,12 +1,13 @@
-"""``plmctl config list`` and ``explain``: the configs there are, and what their keys mean."""
+"""``plmctl config list``, ``explain`` and ``show --sources``: configs, their keys and sources."""
 
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from rich.table import Table
@@ -27,6 +28,7 @@ from plmctl.config.load import (
 )
 from plmctl.corpus import sample
 from plmctl.errors import ConfigError, did_you_mean
+from plmctl.reporting.tables import metrics_table
 from plmctl.run.configs import model_of
 from plmctl.run.display import say, show_result
 
@@ -71,7 +73,13 @@ def run(words: Sequence[str], *, as_json: bool) -> None:
     }
     samples = {kind: [name.removeprefix("sample:") for name in of] for kind, of in samples.items()}
     tables = [
-        *(_table(f"configs for plmctl {COMMANDS[kind]}", files[kind]) for kind in KINDS),
+        *(
+            _table(
+                f"configs for plmctl {COMMANDS[kind]}",
+                files[kind] if words else _folded(files[kind]),
+            )
+            for kind in KINDS
+        ),
         *(_table(key, members[folder]) for folder, key in _FOLDERS.items()),
         _table(
             "data: {train: [...]}",
@@ -92,6 +100,21 @@ def run(words: Sequence[str], *, as_json: bool) -> None:
     show_result(document, shown, as_json=as_json, whole=True)
     if not as_json:
         say(_COPY.format(configs_folder()))
+
+
+def _folded(files: Mapping[str, str]) -> dict[str, str]:
+    """Configs in folders as one row a folder: without words the list is for an overview."""
+    rows, inside = dict[str, str](), dict[str, list[str]]()
+    for name, about in files.items():
+        folder, _, below = name.partition("/")
+        if below and folder != "configs":  # the user's own files have a row each
+            inside.setdefault(folder, []).append(below)
+        else:
+            rows[name] = about
+    for folder, names in inside.items():
+        about = f"`plmctl config list {folder}/`: {', '.join(names)}"
+        rows[f"{folder}/ ({len(names)})"] = about
+    return rows
 
 
 _COPY = "the shipped configs are in {}; `plmctl config copy NAME FILE` copies one"
@@ -168,6 +191,7 @@ def explain(name: str, *, as_json: bool) -> None:
             same = next((one for one in entries if meaning.items() <= one.items()), None)
             if same is None:
                 same = meaning | {"kinds": [], "members": [], "example": example_of(kind, key)}
+                same["published"] = _published(kind, key)
                 entries.append(same)
             same["kinds"] += [kind] * (kind not in same["kinds"])
             same["members"] += [key.member] * bool(key.member and key.member not in same["members"])
@@ -239,6 +263,7 @@ def _meaning_table(entry: Mapping[str, Any]) -> Table:
         "value": entry["value"].replace("`", ""),
         "default": default,
         "keys": "\n".join(entry["keys"]),
+        "published": "\n".join(entry["published"]),
         "example": entry["example"],
     }
     title = Text(entry["key"], style="bold")
@@ -249,3 +274,105 @@ def _meaning_table(entry: Mapping[str, Any]) -> Table:
         if text:
             table.add_row(Text(f"  {name}"), Text(text))
     return table
+
+
+# --- Where the values of the shipped recipes come from ---
+
+
+class PublishedRow(NamedTuple):
+    """A value that a shipped config has from a paper or from published code.
+
+    Attributes:
+        file: The config, below ``configs/``.
+        key: As in an override, or one of those that ``configs/sources.yml`` says are computed.
+    """
+
+    file: str
+    key: str
+    value: Any
+    source: str
+    family: str
+
+
+@cache
+def published_rows() -> tuple[PublishedRow, ...]:
+    """The rows of ``configs/sources.yml``, with patterns of files expanded."""
+    root, rows = configs_folder(), list[PublishedRow]()
+    for group in read_document(root / "sources.yml").data["recipes"]:
+        for pattern in group["files"]:
+            files = sorted(path.relative_to(root).as_posix() for path in root.glob(pattern))
+            assert files, f"{pattern}: no such config"
+            for file in files:
+                for source, values in group["sources"].items():
+                    for key, value in values.items():
+                        rows.append(PublishedRow(file, key, value, source, group["family"]))
+    return tuple(rows)
+
+
+def value_at(data: Any, key: str) -> Any:
+    """The value of a config at a key such as ``train.phases.0.steps``; KeyError: it has none."""
+    for part in key.split("."):
+        if not isinstance(data, list | dict):
+            raise KeyError(key)
+        data = data[int(part)] if isinstance(data, list) else data[part]
+    return data
+
+
+def show_sources(path: Path, resolved: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the values of a config that come from a paper or from published code.
+
+    Args:
+        resolved: The config with its overrides, as plain data.
+
+    Raises:
+        ConfigError: Nothing of it is in the table.
+    """
+    rows = [row for row in published_rows() if configs_folder() / row.file == path]
+    if not rows:
+        raise ConfigError(
+            f"{path}: no source is noted for this config",
+            "a recipe of a paper has them: plmctl config show bert-base --sources",
+        )
+    known = list[dict[str, Any]]()
+    for row in rows:
+        entry = {"key": row.key, "value": row.value, "source": row.source, "here": row.value}
+        with suppress(KeyError):  # a computed one
+            entry["here"] = value_at(resolved, row.key)
+        known.append(entry)
+    by_source: dict[str, dict[str, object]] = {}
+    for one in known:
+        here, there = _flow(one["here"]), _flow(one["value"])
+        value = here if here == there else f"{here} (there {there})"
+        by_source.setdefault(one["source"], {})[one["key"]] = value
+    tables = [metrics_table(source, values) for source, values in by_source.items()]
+    show_result({"sources": known}, tables, as_json=as_json)
+    if not as_json:
+        say("all other keys have plmctl's defaults: plmctl config show prints them")
+
+
+def _leaf(member: Mapping[str, Any]) -> Iterator[Any]:
+    """``optim.name`` and ``adamw`` of ``{optim: {name: adamw}}``; nothing of an empty one."""
+    for top, named in member.items():
+        for name, value in (named[0] if isinstance(named, list) else named).items():
+            yield from (f"{top}.{name}", value)
+
+
+_MOST_PUBLISHED = 6  # values of a key that are shown
+
+
+def _published(kind: Kind, key: ConfigKey) -> list[str]:
+    """``0.0001: bert-base, bert-large (Devlin et al., ...)``, the most common values first."""
+    places = {f"{one.place}.yaml": one.name for one in shipped_configs() if one.kind == kind}
+    member = [*_leaf(yaml.safe_load(key.member or "{}"))]
+    of_member = {row.file for row in published_rows() if [row.key, row.value] == member}
+    by_value: dict[str, list[PublishedRow]] = {}
+    for row in published_rows():
+        same = plain_name(key.name) == ".".join(p for p in row.key.split(".") if not p.isdigit())
+        if same and row.file in places and (not member or row.file in of_member):
+            by_value.setdefault(_flow(row.value), []).append(row)
+    lines = list[str]()
+    for value, rows in sorted(by_value.items(), key=lambda item: -len(item[1])):
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        lines.append(f"{value}: {places[rows[0].file]}{more} ({rows[0].source})")
+    rest = len(lines) - _MOST_PUBLISHED
+    return lines[:_MOST_PUBLISHED] + ([f"and {rest} other values"] if rest > 0 else [])

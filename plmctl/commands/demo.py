@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shlex
-import signal
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,25 +23,23 @@ from typing import TYPE_CHECKING, Any, cast
 import yaml
 
 from plmctl.config.load import COMMANDS, Kind, configs_folder
-from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.corpus import sample
 from plmctl.corpus.document import share_of
 from plmctl.corpus.labelled import read_rows, rows_digest
 from plmctl.cpus import usable_cpus, usable_memory
-from plmctl.errors import ConfigError, DataError, PlmError, Preempted, nearest
+from plmctl.errors import ConfigError, DataError, Preempted, nearest
 from plmctl.files import write_atomically, writing
 from plmctl.formatting import printable
-from plmctl.run.configs import EvalConfig, FinetuneConfig, PretrainConfig, load
+from plmctl.run.configs import load
 from plmctl.run.display import say, show_result
-from plmctl.run.folder import check_run, is_finished, read_results
+from plmctl.run.folder import check_run, read_results
+from plmctl.run.stages import Stage, StageConfig, StageProcess, ending
 from plmctl.run.stop import StopRequest, stopping_at_once
 from plmctl.run.yardsticks import NGRAMS
 from plmctl.tokenization.words import has_chinese
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    StageConfig = TokenizerConfig | PretrainConfig | FinetuneConfig | EvalConfig
 
 
 # --- The demos ---
@@ -174,26 +168,6 @@ def find_demo(name: str, data: str | None) -> Demo:
 
 
 @dataclass(frozen=True)
-class DemoStage:
-    """A run of another command."""
-
-    model: str
-    name: str
-    words: tuple[str, ...]
-    config: StageConfig
-
-    def is_finished(self) -> bool:
-        """Whether the run is finished."""
-        return is_finished(Path(self.config.run))
-
-    @property
-    def log(self) -> Path:
-        """The file of its output, in ``logs/`` beside its run."""
-        run = Path(self.config.run)
-        return run.parent / "logs" / f"{run.name}.log"
-
-
-@dataclass(frozen=True)
 class ModelPlan:
     """The stages of a model and a seed.
 
@@ -204,10 +178,10 @@ class ModelPlan:
     seed: int
     base: Path
     root: Path
-    stages: Mapping[str, DemoStage]
+    stages: Mapping[str, Stage]
 
     @property
-    def all(self) -> list[DemoStage]:
+    def all(self) -> list[Stage]:
         """The stages in their order."""
         return list(self.stages.values())
 
@@ -253,8 +227,8 @@ def plan_model(
         if rows is not None:
             keys += rows.overrides(base, kind, path)
         keys += _QUICK.get(kind, ()) if quick else ()
-        config = cast("StageConfig", load(kind, path, keys))
-        stages[name] = DemoStage(model, name, (command, place, *keys), config)
+        config = cast(StageConfig, load(kind, path, keys))
+        stages[name] = Stage(model, name, (command, place, *keys), path, config)
     return ModelPlan(seed, base, root, stages)
 
 
@@ -284,22 +258,21 @@ def run_models(models: Sequence[ModelPlan], *, fresh: bool, verbose: bool) -> No
     tokenizers = {str(model.run_of("tokenizer")): model.all[0] for model in models}
     total = len(tokenizers) + sum(len(model.all) - 1 for model in models)
     ended = itertools.count(1)
-    at_work: list[subprocess.Popen[bytes]] = []
+    at_work: list[StageProcess] = []
 
-    def chain(stages: Sequence[DemoStage], threads: int) -> Iterator[None]:
+    def chain(stages: Sequence[Stage], threads: int) -> Iterator[None]:
         """Run stages; each turn looks once whether the one at work has ended."""
         for stage in stages:
             note = "finished before"
             if fresh or not stage.is_finished():
-                began = time.monotonic()
-                process, start = _start(stage, threads, fresh=fresh)
+                process = StageProcess(stage, fresh=fresh, threads=threads)
                 at_work.append(process)
-                while process.poll() is None:
+                while process.is_running():
                     yield
                 at_work.remove(process)
-                _check(stage, process.returncode, start, verbose=verbose)
-                note = f"{time.monotonic() - began:5.0f} s"
-            title = f"{stage.model:5} {stage.name:12} {_ABOUT[stage.name]:46}"
+                process.check(verbose=verbose)
+                note = f"{process.seconds:5.0f} s"
+            title = f"{stage.of:5} {stage.name:12} {_ABOUT[stage.name]:46}"
             say(f"{next(ended):{len(str(total))}}/{total}  {title}  {note}")
 
     side_by_side = max(1, min(len(models), usable_cpus(), usable_memory() // _MEMORY))
@@ -307,7 +280,7 @@ def run_models(models: Sequence[ModelPlan], *, fresh: bool, verbose: bool) -> No
     say(f"what the stages print: {models[0].base / 'logs'}/")
     # A signal is a flag, not an exception, which could come between a stage's start and its entry
     # in `at_work`: nobody would stop that stage.
-    with StopRequest() as stop, _stopping(at_work):
+    with StopRequest() as stop, ending(at_work):
         _take_turns([chain(list(tokenizers.values()), threads)], 1, stop)
         _take_turns([chain(model.all[1:], threads) for model in models], side_by_side, stop)
 
@@ -319,67 +292,6 @@ def _take_turns(chains: list[Iterator[None]], at_once: int, stop: StopRequest) -
             if next(one, chains) is chains:  # it has ended
                 chains.remove(one)
         time.sleep(_POLL)
-
-
-def _start(stage: DemoStage, threads: int, *, fresh: bool) -> tuple[subprocess.Popen[bytes], int]:
-    """The process of a stage, and where its output begins in its log."""
-    command, place, *keys = stage.words
-    # The config of the plan, also where the working directory has one of that name.
-    config = configs_folder() / f"{place}.yaml"
-    with writing(stage.log):
-        stage.log.parent.mkdir(parents=True, exist_ok=True)
-        with stage.log.open("ab") as log:
-            start = log.tell()
-            log.write(f"$ OMP_NUM_THREADS={threads} plmctl {shlex.join(stage.words)}\n".encode())
-            log.flush()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "plmctl", command, str(config), *keys] + ["--fresh"] * fresh,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"OMP_NUM_THREADS": str(threads)},
-                process_group=0,  # Ctrl-C reaches only this process, which passes it on
-            )
-    return process, start
-
-
-def _check(stage: DemoStage, code: int, start: int, *, verbose: bool) -> None:
-    """Raise the error of a stage that has failed, with its exit code."""
-    printed = stage.log.read_bytes()[start:].decode("utf-8", "replace").strip()
-    for line in printed.splitlines() if verbose else ():
-        say(line)
-    if code == 0:
-        return
-    _, _, text = printed.rpartition("\nplmctl: ")
-    hint = f"all that it printed: {stage.log}"
-    if code < 0:
-        name = signal.Signals(-code).name
-        why = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
-        text, code = f"was killed by {name}{why}", 128 - code
-    message, *more = (text or printed.rpartition("\n")[2]).split("\n")
-    error = (Preempted if code == Preempted.exit_code else PlmError)(
-        f"{stage.model} {stage.name}: {message}",
-        "\n  ".join([*(line.strip() for line in more), hint]),
-    )
-    error.exit_code = code
-    raise error
-
-
-@contextmanager
-def _stopping(at_work: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Stop what is left at work in the end; it saves what it has."""
-    try:
-        yield
-    finally:
-        try:
-            for process in at_work:
-                process.terminate()
-            for process in at_work:
-                process.wait()
-        except BaseException:  # a second Ctrl-C
-            for process in at_work:
-                process.kill()
-            raise
 
 
 def _write_report(models: Sequence[ModelPlan], path: Path) -> None:
@@ -420,7 +332,7 @@ def results_document(
         log = run / "metrics.jsonl"
         records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
         last = [record for record in records if "time" in record][-1]
-        name = model.stages["pretraining"].model
+        name = model.stages["pretraining"].of
         row = rows.setdefault(
             name,
             {
@@ -454,7 +366,7 @@ def results_document(
         "seeds": sorted({model.seed for model in models}),
         "models": list(rows.values()),
         "samples": [
-            {"model": model.stages["pretraining"].model, "kind": kind, **item}
+            {"model": model.stages["pretraining"].of, "kind": kind, **item}
             for model in models
             if model.seed == models[0].seed
             for kind, item in _samples(model.run_of("pretraining"))

@@ -87,13 +87,14 @@ def run(request: InitRequest, *, as_json: bool) -> None:
         table = text_table("the proposal", ("setting", "value: because"), settings)
         checked = metrics_table(f"{files[1]} will cost", planned)
         show_result({}, [table, checked], as_json=False)
+        rows = "" if evaluation else ", name your labelled rows in finetune.yaml if you have some"
         say(
-            f"wrote {out}/; read and change the files, then:\n"
+            f"wrote {out}/; read and change the files{rows}, then:\n"
+            f"  plmctl run {out}   # all of it, to the report; or one at a time:\n"
             f"  plmctl train-tokenizer {out}/tokenizer.yaml\n"
             f"  plmctl pretrain {out}/pretrain.yaml\n"
             f"  plmctl eval {out}/eval.yaml\n"
             f"  plmctl finetune {out}/finetune.yaml"
-            + ("" if evaluation else "   # after you name your rows in it")
         )
         say(WORTH_IT)
     if request.smoke or (request.smoke is None and not as_json and _agrees()):

@@ -458,8 +458,8 @@ class ComputeConfig(Model):
     GPUs since RTX 30 and A100 round the factors of products to 10 bits. A resumed run keeps the
     precision of its checkpoints. Weights and losses are float32 in each."""
     compile: bool | Literal["auto"] = "auto"
-    """Train the network with `torch.compile`; auto: in pretraining on a CUDA device, except for
-    ELMo."""
+    """Train the network with `torch.compile`; auto: in pretraining on a CUDA device (V100 or
+    newer), except for ELMo."""
     checkpoint_activations: bool = False
     """Activation checkpointing: recompute each layer in the backward pass instead of storing its
     activations. A step takes about a third longer, and most of the memory of activations is free.

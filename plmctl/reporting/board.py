@@ -37,6 +37,7 @@ from plmctl.reporting.run_files import (
     as_number,
     counted_levels,
     flatten,
+    loss_sentence,
     setting_columns,
     setting_rows,
     spread,
@@ -654,7 +655,8 @@ def _rounded(values: Floats) -> list[float | None]:
 
 
 def _details(entry: _Entry) -> Document:
-    environment = all_shown(read_document(entry.folder / "environment.json") or {})
+    facts = read_document(entry.folder / "environment.json") or {}
+    environment = all_shown(facts)
     config_text = read_bytes(entry.folder / "config.yaml", 1_000_000) or b""
     samples = entry.evaluations.get("samples", {})
     text, command = next_step(entry.folder, entry.kind, str(entry.row["state"]), environment)
@@ -670,7 +672,7 @@ def _details(entry: _Entry) -> Document:
         ],
         "events": _events(entry.folder / "events"),
         "evaluations": [
-            _evaluation(name, document)
+            _evaluation(name, document, facts)
             for name, document in _newest(entry.evaluations).items()
             if name not in ("samples", "data")
         ],
@@ -713,8 +715,12 @@ def _events(path: Path) -> list[list[object]]:
     return events
 
 
-def _evaluation(name: str, document: Document) -> Document:
-    """The metrics, classes and confusion matrix of a document of eval/."""
+def _evaluation(name: str, document: Document, facts: Document) -> Document:
+    """The metrics, classes and confusion matrix of a document of eval/.
+
+    Args:
+        facts: Of environment.json.
+    """
     results = document.get("results")
     results = results if isinstance(results, Mapping) else {}
     errors = document.get("uncertainty")
@@ -727,6 +733,8 @@ def _evaluation(name: str, document: Document) -> Document:
         ]
         shown["counted_columns"] = YARDSTICK_COLUMNS
         shown["sentence"] = _text(yardstick_sentence(results))
+    elif line := loss_sentence(results, facts):
+        shown["sentence"] = _text(line)
     for key, value in results.items():
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             continue

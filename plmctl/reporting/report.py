@@ -43,6 +43,7 @@ from plmctl.reporting.run_files import (
     class_rows,
     each_run,
     flatten,
+    loss_sentence,
     metrics_of,
     outdated,
     read_runs,
@@ -277,8 +278,9 @@ def notes_list(run: Run) -> Html:
         notes.append("There is no validation so far: the metrics are those of the training data.")
     if run.kind in ("pretrain", "finetune") and not run.records and not run.is_protocol:
         notes.append("Nothing has been logged so far.")
-    if line := yardstick_sentence(run.protocol or run.results):
-        notes.append(f"{line}.")
+    line = loss_sentence(run.results, run.environment) if run.kind == "pretrain" else ""
+    if line := line or yardstick_sentence(run.protocol or run.results):
+        notes.append(f"{line[0].upper()}{line[1:]}.")
     notes += outdated(run)
     if run.unreadable:
         listed = ", ".join(run.unreadable[:5]) + (" …" if len(run.unreadable) > 5 else "")

@@ -631,6 +631,31 @@ def yardstick_sentence(results: Mapping[str, Any]) -> str:
     )
 
 
+def loss_sentence(results: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    """Whether the held-out loss of a pretraining is good, by what counting gives; else empty."""
+    loss = as_number(results.get("valid/loss"))
+    levels = sorted(
+        (as_number(one["loss"]), name)
+        for name, one in counted_levels(environment).items()
+        if math.isfinite(as_number(one.get("loss")))
+    )
+    if not levels or not math.isfinite(loss):
+        return ""
+    passed = [f"{name} ({level:.3f})" for level, name in levels if loss < level]
+    ahead = [f"{name} ({level:.3f})" for level, name in reversed(levels) if loss >= level]
+    if not ahead:
+        return f"the held-out loss {loss:.3f} is below the best that counting gives, {passed[0]}"
+    if passed:
+        return (
+            f"the held-out loss {loss:.3f} is below {passed[0]}, and counting {ahead[0]} is still "
+            "better: train longer, or on more text"
+        )
+    return (
+        f"the held-out loss {loss:.3f} is not below {ahead[0]}: the network has learned next to "
+        "nothing; train longer, or try another learning rate"
+    )
+
+
 def setting_columns(document: Mapping[str, Any]) -> list[str]:
     """``SETTING_COLUMNS``; before the last one what counting gives, if it is known."""
     metric, counted = document.get("metric"), _counted_settings(document)

@@ -390,8 +390,9 @@ def compiles(
 ) -> bool:
     """Whether a run compiles its network.
 
-    By default not on a CPU, where it is slower; nor a sharded network, of which only the layers
-    can be compiled, each by itself.
+    By default not on a CPU, where it is slower; nor on a GPU that its compiler, Triton, does not
+    know (P100, GTX 10); nor a sharded network, of which only the layers can be compiled, each by
+    itself.
 
     Args:
         device: "cpu", "cuda" or "mps".
@@ -400,8 +401,12 @@ def compiles(
         sharded: Its layers have their weights only while they are called.
     """
     if compute.compile == "auto":
-        return device == "cuda" and by_default and not sharded
+        old = torch.cuda.is_available() and torch.cuda.get_device_capability() < _OLDEST_COMPILED
+        return device == "cuda" and by_default and not sharded and not old
     return compute.compile
+
+
+_OLDEST_COMPILED = (7, 0)  # compute capability; PyTorch refuses to compile for older ones
 
 
 def compile_network(network: Network, *, varying: bool, sharded: bool = False) -> None:

@@ -86,9 +86,16 @@ def test_list_is_for_reading(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     _, out, err = cli("config", "list")
     _, document, _ = cli("config", "list", "--json")
     lines = [line.strip() for line in out.splitlines()]
+    fast = [line.strip() for line in cli("config", "list", "fast/")[1].splitlines()]
     for kind in KINDS:
         for name, text in json.loads(document)["configs"][kind].items():
-            assert any(line.startswith(f"{name} ") and line.endswith(text) for line in lines)
+            if "/" not in name:
+                assert any(line.startswith(f"{name} ") and line.endswith(text) for line in lines)
+            elif name.startswith("fast/"):  # a folder is one row of the overview
+                assert any(line.startswith(f"{name} ") and line.endswith(text) for line in fast)
+    (folder,) = [line for line in lines if line.startswith("fast/")]
+    assert folder.startswith("fast/ (")
+    assert "`plmctl config list fast/`: albert, bert, " in folder
     assert "sample:sotu" in out
     assert "plmctl pretrain configs/" not in out  # the launch line says nothing about the file
     assert "`plmctl config copy NAME FILE`" in err
@@ -236,3 +243,21 @@ def test_a_name_of_another_command_has_the_near_names_of_this_one(cli: Cli) -> N
     code, _, err = cli("plan", "elmo")
     assert code == 2
     assert "is for `plmctl train-tokenizer`; did you mean 'elmo-5.5b' or 'elmo-medium'" in err
+
+
+def test_sources_stand_beside_the_values(cli: Cli, tmp_path: Path) -> None:
+    code, out, _ = cli("config", "show", "bert-base", "optim.lr=3e-4", "--sources")
+    assert code == 0
+    assert "Devlin et al., 2019, appendix A.2\n" in out
+    assert "0.0003 (there 0.0001)" in out
+    code, out, _ = cli("config", "show", "bert-base", "--sources", "--json")
+    rows = {row["key"]: row for row in json.loads(out)["sources"]}
+    assert rows["train.phases.1.seq_len"]["here"] == rows["train.phases.1.seq_len"]["value"] == 512
+    code, _, err = cli("config", "show", "fast/bert", "--sources")
+    assert code == 2
+    assert "no source is noted for this config" in err
+    _, out, _ = cli("config", "explain", "optim.lr", "--json")
+    keys = [one for one in json.loads(out)["keys"] if one["kinds"] == ["pretrain"]]
+    published = {one["members"][0]: one["published"] for one in keys}
+    assert published["optim: {name: lamb}"][0].startswith("0.00176: albert-base-v1 and ")
+    assert "(Devlin et al., 2019, appendix A.2)" in published["optim: {name: adamw}"][0]

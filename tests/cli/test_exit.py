@@ -33,8 +33,8 @@ def test_windows_is_refused_before_a_module_of_unix_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("plmctl: Windows is not supported\n")
-    assert "Linux or macOS" in done.stderr
+    assert done.stderr.startswith("plmctl: Windows is not supported; its Linux (WSL2) is\n")
+    assert "`wsl --install`" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_seed_has_its_own_folders_and_shares_the_tokenizer() -> None:
         "runs/demo/gpt2-tokenizer",
         *(f"runs/demo/seed-2/gpt2{end}" for end in ("", "-era", "-era-scratch", "-eval")),
     ]
-    assert {stage.model for stage in first.all} == {"gpt2"}
+    assert {stage.of for stage in first.all} == {"gpt2"}
     assert second.stages["from scratch"].config.init == "random"
     assert second.stages["from scratch"].config.model == "runs/demo/seed-2/gpt2/model"
     assert {stage.config.seed for stage in second.all[1:4]} == {2}

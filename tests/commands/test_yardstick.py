@@ -14,7 +14,12 @@ from plmctl.corpus.labelled import Row
 from plmctl.counting import texts
 from plmctl.errors import ConfigError
 from plmctl.reporting.board import Board
-from plmctl.reporting.run_files import setting_columns, yardstick_list, yardstick_sentence
+from plmctl.reporting.run_files import (
+    loss_sentence,
+    setting_columns,
+    yardstick_list,
+    yardstick_sentence,
+)
 from plmctl.run.folder import read_results
 from plmctl.run.yardstick import beside_network, kept_methods
 from plmctl.tasks import tagging
@@ -303,3 +308,22 @@ def test_a_damaged_yardstick_is_left_out() -> None:
         {"yardsticks": [other | {"low": -2, "high": -1}]}
     )
     assert yardstick_sentence({}) == ""
+
+
+def test_a_loss_is_good_or_not_by_what_counting_gives() -> None:
+    facts = {
+        "frequency_loss": {"mlm": 6.0, "loss": 7.0},
+        "counted_loss": {"both neighbours": {"loss": 5.0}},
+    }
+    assert loss_sentence({"valid/loss": 4.5}, facts) == (
+        "the held-out loss 4.500 is below the best that counting gives, both neighbours (5.000)"
+    )
+    assert loss_sentence({"valid/loss": 5.0}, facts).startswith(
+        "the held-out loss 5.000 is below token frequencies alone (7.000), and counting both "
+        "neighbours (5.000) is still better"
+    )
+    assert "is not below token frequencies alone (7.000)" in loss_sentence(
+        {"valid/loss": 7.5}, facts
+    )
+    assert loss_sentence({"valid/loss": float("nan")}, facts) == ""
+    assert loss_sentence({"valid/loss": 4.5}, {"frequency_loss": "7"}) == ""

@@ -218,6 +218,16 @@ def test_what_auto_is() -> None:
     assert not compiles(auto, "cuda", by_default=False)
     assert compiles(ComputeConfig(compile=True), "cpu", by_default=False)
     assert not compiles(ComputeConfig(compile=False), "cuda", by_default=True)
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((6, 0), False), ((7, 0), True)])
+def test_a_gpu_that_triton_does_not_know_is_not_compiled_for(
+    capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert compiles(ComputeConfig(compile="auto"), "cuda", by_default=True) is expected
+    assert compiles(ComputeConfig(compile=True), "cuda", by_default=True)
     assert not get_family("elmo").COMPILES
 
 
