@@ -102,12 +102,13 @@ def test_answers_turn_red_and_green(
 
 
 def test_how_answers_are_compared() -> None:
-    assert is_right("un | b|El ", "un|b|el", 0)
-    assert is_right(True, True, 0)
-    assert is_right("1,500", 1500, 0)
-    assert is_right(0.1501, 0.15, 0.01)
-    assert not is_right(0.16, 0.15, 0.01)
-    assert not is_right("many", 0.15, 0.01)
+    assert is_right("un | b|El ", "un|b|el", 0, 0)
+    assert is_right(True, True, 0, 0)
+    assert is_right("1,500", 1500, 0, 0)
+    assert is_right(0.1501, 0.15, 0.01, 0)
+    assert is_right(-0.001, -0.0007, 0, 0.001)
+    assert not is_right(0.16, 0.15, 0.01, 0)
+    assert not is_right("many", 0.15, 0.01, 0)
 
 
 def small(line: str) -> str:

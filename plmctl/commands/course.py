@@ -66,7 +66,7 @@ class Question(_Strict):
         how: ``value``: the value itself; a list is written with ``|``. ``difference`` and
             ``ratio``: of the first value and the second. ``largest`` and ``smallest``: the letter
             of the value, A for the first.
-        within: The largest relative error of a number.
+        within: The largest relative error of a number; `margin` is added to it.
     """
 
     en: str
@@ -75,6 +75,7 @@ class Question(_Strict):
     values: list[Value]
     how: Literal["value", "difference", "ratio", "largest", "smallest"] = "value"
     within: float = 0.01
+    margin: float = 1e-9
 
 
 class Lesson(_Strict):
@@ -150,7 +151,7 @@ def _judge(question: Question, answer: Any, words: Mapping[str, str]) -> tuple[b
         wanted = right_answer(question)
     except PlmError as error:
         return False, f"{words['failed']}: {error.message}"
-    if is_right(answer, wanted, question.within):
+    if is_right(answer, wanted, question.within, question.margin):
         return True, f"{words['right']}: {_shown(wanted)}"
     return False, words["wrong"].format(answer)
 
@@ -201,7 +202,7 @@ def _pick(document: Any, value: Value) -> Any:
     return document
 
 
-def is_right(answer: Any, wanted: float | str, within: float) -> bool:
+def is_right(answer: Any, wanted: float | str, within: float, margin: float) -> bool:
     """Whether an answer is the computed one: a number nearly, a text but for case and spaces."""
     if isinstance(wanted, bool | str):
         return _plain(answer) == _plain(wanted)
@@ -209,7 +210,7 @@ def is_right(answer: Any, wanted: float | str, within: float) -> bool:
         number = float(str(answer).replace(",", "").replace("_", ""))
     except ValueError:
         return False
-    return abs(number - wanted) <= within * abs(wanted) + 1e-9
+    return abs(number - wanted) <= within * abs(wanted) + margin
 
 
 def _plain(text: Any) -> str:
