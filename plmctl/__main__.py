@@ -18,7 +18,7 @@ def main() -> None:
     if sys.platform == "win32":
         print(
             "plmctl: Windows is not supported; its Linux (WSL2) is\n"
-            "  in PowerShell: `wsl --install`; then start Ubuntu, and install plmctl there as on Linux",
+            "  in PowerShell: `wsl --install`; then start Ubuntu, and install plmctl in it",
             file=sys.stderr,
         )
         raise SystemExit(2)

@@ -49,7 +49,8 @@ def test_the_wheel_has_every_config(installed: Path) -> None:
 
 
 def test_the_wheel_has_the_pages_parts(installed: Path) -> None:
-    for name in ("report.css", "board.html", "board.css", "board.js"):
+    pages = [f"{page}.{kind}" for page in ("board", "try") for kind in ("html", "css", "js")]
+    for name in ("report.css", "page.js", *pages):
         path = Path("plmctl/reporting") / name
         assert (installed / path).read_bytes() == (ROOT / path).read_bytes()
 

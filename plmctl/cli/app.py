@@ -34,7 +34,7 @@ GROUPS = {
     "Start": "demo course init run config doctor",
     "Train": "train-tokenizer prepare preview plan pretrain finetune scaling submit",
     "Measure": "eval suite compare compare-tokenizers",
-    "Look": "predict generate neighbours status report board",
+    "Look": "try predict generate neighbours status report board",
     "Check": "verify-resume reproduce",
     "Share": "export push",
 }

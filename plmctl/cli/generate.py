@@ -79,9 +79,9 @@ def generate(
     streams to the terminal. T5 fills <extra_id_0> in a prompt.
     """
     from plmctl.commands import generate as command
-    from plmctl.folders import check_model
+    from plmctl.run.named_model import named_model
 
-    model = check_model(model)
+    model = named_model(model)
     from plmctl.evaluation.generation import Decoding  # imports PyTorch, which takes seconds
 
     decoding = Decoding(

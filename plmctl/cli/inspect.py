@@ -1,4 +1,4 @@
-"""The machine, the cost of a run, and the best size for a budget."""
+"""The machine, the cost of a run, the best size for a budget, and the pages in a browser."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,11 @@ import typer
 from plmctl.cli.app import ConfigFile, Json, Overrides, app, config_file, example
 from plmctl.cli.completion import complete_config
 from plmctl.errors import ConfigError
+
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the server; 0 is a free one.")]
+Browser = Annotated[
+    bool, typer.Option("--browser/--no-browser", help="Open the page, if there is a desktop.")
+]
 
 
 @app.command(epilog=example("plmctl doctor demo/pretrain compute.threads=1"))
@@ -161,9 +166,8 @@ def board(
     folder: Annotated[
         Path, typer.Argument(metavar="[FOLDER]", help="All runs below it are shown.")
     ] = Path("runs"),
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the server; 0 is a free one.")
-    ] = 0,
+    port: Port = 0,
+    browser: Browser = True,
     out: Annotated[
         str | None,
         typer.Option(
@@ -182,4 +186,40 @@ def board(
     """
     from plmctl.commands.board import run
 
-    run(folder, port=port, out=out, as_json=as_json)
+    run(folder, port=port, out=out, browser=browser, as_json=as_json)
+
+
+@app.command("try", epilog=example("plmctl try runs/demo/bert runs/demo/gpt2"))
+def try_model(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A run folder, a model folder or a Hub id.")
+    ],
+    second: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SECOND]", help="Another one, shown beside it.", show_default=False
+        ),
+    ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Text in which the nearest uses of a word are searched; by default that of the "
+            "run. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Port = 0,
+    browser: Browser = True,
+    as_json: Json = False,
+) -> None:
+    """Try a model in a browser.
+
+    Serves a page on this machine only, until Ctrl-C, with a box for your text. It shows what the
+    model can: fill in masks, continue a text as it is generated, classify, tag words, mark an
+    answer in its passage, write a text for a text, and find the nearest uses of a word. Examples
+    are from the run's held-out text. The answers are those of predict, generate and neighbours.
+    """
+    from plmctl.commands.try_model import run
+
+    run([model, *([second] if second else [])], text or [], port, browser=browser, as_json=as_json)

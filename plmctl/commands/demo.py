@@ -478,6 +478,8 @@ def print_rest(document: Mapping[str, Any]) -> None:
     print(f"curves and details: {document['report']}\n\ntry next:")
     for line in document["next"]:
         print(f"  {line}")
+    runs = " ".join(row["run"] for row in document["models"])
+    print(f"  plmctl try {runs}   # in a browser, until Ctrl-C")
     print("\nyour own text: this looks at a folder of it, and writes configs\n  plmctl init FOLDER")
 
 

@@ -13,7 +13,6 @@ from plmctl.errors import ConfigError, DataError, listed
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import NO_LIMIT
 from plmctl.files import read_checked
-from plmctl.folders import check_model
 from plmctl.hashing import changed, digest_of_present, model_hashes
 from plmctl.measures.base import ObjectiveMeasureConfig, RawTextConfig, get_measure
 from plmctl.reporting.run_files import yardstick_sentence
@@ -29,6 +28,7 @@ from plmctl.run.folder import (
     write_environment,
     write_results,
 )
+from plmctl.run.named_model import named_model
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -61,7 +61,7 @@ def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool)
 
 def evaluated(config: EvalConfig, *, fresh: bool = False) -> dict[str, Any]:
     """Run every measure of the model, and return the results by measure."""
-    check_model(config.model)
+    named_model(config.model)
     with _evaluation(config, fresh=fresh) as (folder, accelerator):
         model = LoadedModel(config.model, accelerator, config.batch_size)
         return _results(config, folder, model, config.model)

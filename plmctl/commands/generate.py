@@ -2,20 +2,25 @@
 
 import json
 import sys
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
 from plmctl.files import write_atomically, writing
-from plmctl.folders import check_model
 from plmctl.formatting import printable
 from plmctl.run.display import say, show_result
 
 if TYPE_CHECKING:
+    from transformers import TextStreamer
+
     from plmctl.evaluation.generation import Decoding, EncodedPrompt
     from plmctl.evaluation.model import LoadedModel
+
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class GenerateRequest:
     model: str
     prompts: list[str]
     batch_size: int
-    device: Literal["auto", "cpu", "cuda", "mps"]
+    device: Device
 
 
 def run(request: GenerateRequest, decoding: "Decoding", *, out: str | None, as_json: bool) -> None:
@@ -35,30 +40,18 @@ def run(request: GenerateRequest, decoding: "Decoding", *, out: str | None, as_j
         ConfigError: The model does not generate text, or the output file exists.
         DataError: A prompt is empty, and the model has no begin token.
     """
-    from plmctl.evaluation.generation import encode_prompt, generate_texts
-    from plmctl.evaluation.model import LoadedModel
-    from plmctl.training.engine import make_accelerator
+    from plmctl.evaluation.generation import generate_texts
 
     if out is not None and Path(out).exists():
         raise ConfigError(f"{out}: this file exists already", "name another file")
-    request = replace(request, model=check_model(request.model))
-    accelerator = make_accelerator(ComputeConfig(device=request.device))
-    model = LoadedModel(request.model, accelerator, request.batch_size).for_generation()
-    tokenizer: Any = model.tokenizer  # not the plain one: a prompt may contain T5's sentinels
-    prompts = [
-        encode_prompt(model, ids, decoding.max_new_tokens)
-        for ids in tokenizer(request.prompts, add_special_tokens=False)["input_ids"]
-    ]
-    model.note_unknown(model.without_special(request.prompts))
-    model.say_unknown("the prompts")
-    if cut := sum(prompt.cut for prompt in prompts):
-        say(
-            f"{cut} of {len(prompts)} prompts were cut from the left: {model.name} has "
-            f"{model.window} positions, {decoding.max_new_tokens} of them for new tokens"
-        )
+    model = opened_to_generate(request.model, request.device, request.batch_size)
+    prompts = encoded_prompts(model, request.prompts, decoding)
     one_text = len(prompts) == 1 and decoding.beams == 1 and not as_json and out is None
     if one_text and sys.stdout.isatty():
-        _stream(model, request.prompts[0], prompts, decoding)
+        print(printable(f"> {request.prompts[0]}"), flush=True)
+        streamer = streamer_to(model, lambda text: print(printable(text), end="", flush=True))
+        generate_texts(model, prompts, decoding, streamer=streamer)
+        print()
         return
     texts = generate_texts(model, prompts, decoding)
     answers = [
@@ -76,6 +69,40 @@ def run(request: GenerateRequest, decoding: "Decoding", *, out: str | None, as_j
     elif out is None:
         texts_only = (f"> {answer['prompt']}\n{answer['text']}" for answer in answers)
         print(printable("\n\n".join(texts_only)))
+
+
+def opened_to_generate(name: str, device: Device, batch_size: int) -> "LoadedModel":
+    """A model that completes prompts.
+
+    Raises:
+        ConfigError: It does not generate text.
+    """
+    from plmctl.evaluation.model import LoadedModel
+    from plmctl.training.engine import make_accelerator
+
+    accelerator = make_accelerator(ComputeConfig(device=device))
+    return LoadedModel(name, accelerator, batch_size).for_generation()
+
+
+def encoded_prompts(
+    model: "LoadedModel", prompts: list[str], decoding: "Decoding"
+) -> "list[EncodedPrompt]":
+    """The prompts as the model reads them; says what is unknown in them, and how many were cut."""
+    from plmctl.evaluation.generation import encode_prompt
+
+    tokenizer: Any = model.tokenizer  # not the plain one: a prompt may contain T5's sentinels
+    encoded = [
+        encode_prompt(model, ids, decoding.max_new_tokens)
+        for ids in tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    ]
+    model.note_unknown(model.without_special(prompts))
+    model.say_unknown("the prompts")
+    if cut := sum(prompt.cut for prompt in encoded):
+        say(
+            f"{cut} of {len(encoded)} prompts were cut from the left: {model.name} has "
+            f"{model.window} positions, {decoding.max_new_tokens} of them for new tokens"
+        )
+    return encoded
 
 
 def read_prompts(prompts: list[str], file: str | None, column: str) -> list[str]:
@@ -98,18 +125,12 @@ def read_prompts(prompts: list[str], file: str | None, column: str) -> list[str]
     return [column_text(row.values, column, row.origin) for row in rows]
 
 
-def _stream(
-    model: "LoadedModel", prompt: str, encoded: "list[EncodedPrompt]", decoding: "Decoding"
-) -> None:
+def streamer_to(model: "LoadedModel", write: Callable[[str], None]) -> "TextStreamer":
+    """Gives ``write`` the text of one prompt in pieces, whole words as soon as they are sure."""
     from transformers import TextStreamer
-
-    from plmctl.evaluation.generation import generate_texts
 
     class Streamer(TextStreamer):
         def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-            super().on_finalized_text(printable(text), stream_end)
+            write(text)
 
-    print(printable(f"> {prompt}"), flush=True)
-    tokenizer: Any = model.tokenizer
-    streamer = Streamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
-    generate_texts(model, encoded, decoding, streamer=streamer)
+    return Streamer(model.tokenizer, skip_prompt=True, skip_special_tokens=True)

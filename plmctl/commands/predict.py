@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from plmctl.config.sections import ComputeConfig
 from plmctl.corpus.labelled import Row
@@ -22,14 +22,15 @@ from plmctl.corpus.source import Source, resolve
 from plmctl.corpus.tabular import rows as rows_of
 from plmctl.errors import ConfigError, DataError
 from plmctl.files import new_file, writing
-from plmctl.folders import check_model
 from plmctl.formatting import printable_json
 from plmctl.reporting.tables import rows_table
 from plmctl.run.display import say, show_result
+from plmctl.run.named_model import named_model
 from plmctl.tasks.base import Answer, Finetuned, ReadableAnswer, read_finetuned
 
 if TYPE_CHECKING:
     from plmctl.evaluation.model import LoadedModel
+    from plmctl.evaluation.scoring import FinetunedModel
 
 
 def run(name: str, texts: list[str], *, top: int, as_json: bool) -> None:
@@ -44,28 +45,45 @@ def run(name: str, texts: list[str], *, top: int, as_json: bool) -> None:
     """
     from plmctl.evaluation.samples import opened_for_samples
 
-    name = check_model(name)
-    model, head = opened_for_samples(name), "answer"
-    made_for = (model.config.architectures or [""])[0]
-    if (Path(name) / "task.json").is_file() or made_for.endswith("ForSequenceClassification"):
-        head = "label" if made_for.endswith("ForSequenceClassification") else "answer"
-        answers = _task_answers(model, texts, top)
-    elif model.text_to_text:
-        answers = _spans(model, texts)
-    elif "lm" in (heads := model.family.HEADS):
+    name = named_model(name)
+    model = opened_for_samples(name)
+    question = question_of(model)
+    head = "label" if _is_classifier(model) else "answer"
+    if question == "task":
+        answering = opened_for_task(model)
+        answers = [answer for answer, _ in task_answers(answering, texts, top)]
+    elif question == "spans":
+        answers = spans(model, texts)
+    elif question == "continue":
         answers = _continuations(model, texts)
-    elif heads and not model.is_masked:
+    elif question == "masks":
+        answers = masks(model, texts, top)
+    else:
         raise ConfigError(
             f"{name}: {model.family.TITLE} gives vectors of words, and says nothing to a text",
             f"measure it with `plmctl eval` and the measure {model.family.OBJECTIVE}",
         )
-    else:
-        answers = _masks(model, texts, top)
     tables = [
         rows_table(item["text"], [head, ""], [_table_row(one) for one in item["answers"]])
         for item in answers
     ]
     show_result({"model": name, "answers": answers}, tables, as_json=as_json)
+
+
+def question_of(model: LoadedModel) -> Literal["task", "spans", "continue", "masks"] | None:
+    """What a model is made for; None: it gives vectors, and no answers (ELMo)."""
+    if (Path(model.name) / "task.json").is_file() or _is_classifier(model):
+        return "task"
+    if model.text_to_text:
+        return "spans"
+    heads = model.family.HEADS
+    if "lm" in heads:
+        return "continue"
+    return "masks" if model.is_masked or not heads else None
+
+
+def _is_classifier(model: LoadedModel) -> bool:
+    return (model.config.architectures or [""])[0].endswith("ForSequenceClassification")
 
 
 def _table_row(answer: dict[str, Any]) -> tuple[Any, Any]:
@@ -83,7 +101,8 @@ def _table_row(answer: dict[str, Any]) -> tuple[Any, Any]:
 # --- Texts of the command line ---
 
 
-def _masks(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any]]:
+def masks(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any]]:
+    """The words that a masked model puts in the place of each mask."""
     from plmctl.evaluation.samples import fill_mask
     from plmctl.families.base import longest_input
 
@@ -103,7 +122,7 @@ def _masks(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any
     return [{"text": item["text"], "answers": item["predictions"]} for item in filled]
 
 
-def _spans(model: LoadedModel, texts: list[str]) -> list[dict[str, Any]]:
+def spans(model: LoadedModel, texts: list[str]) -> list[dict[str, Any]]:
     """What T5 writes for the sentinels of each text."""
     from plmctl.evaluation.samples import fill_sentinels
 
@@ -163,26 +182,36 @@ def _say_cut(count: int, rows: int, finetuned: Finetuned) -> None:
         )
 
 
-def _task_answers(model: LoadedModel, texts: list[str], top: int) -> list[dict[str, Any]]:
+def opened_for_task(model: LoadedModel) -> FinetunedModel:
+    """A finetuned model with its task."""
     from plmctl.evaluation.scoring import FinetunedModel
 
-    finetuned = read_finetuned(model.name)
+    return FinetunedModel(model, read_finetuned(model.name))
+
+
+def task_answers(
+    answering: FinetunedModel, texts: list[str], top: int
+) -> list[tuple[dict[str, Any], Answer]]:
+    """For each row that the texts give: the answer as a user reads it, and as the task has it."""
+    model, finetuned = answering.model, answering.finetuned
     try:
         all_values = finetuned.task.values_of(texts)
     except ConfigError as error:
         raise ConfigError(f"{model.name}: {error.message}", error.hint) from None
     rows = [Row(values, f"text {n}") for n, values in enumerate(all_values, 1)]
-    answering = FinetunedModel(model, finetuned)
     examples = answering.examples(rows, "predict")
     model.say_unknown("the texts")
     _say_cut(examples.cut, len(rows), finetuned)
     answers = answering.answers(examples)
     size = len(texts) // len(rows)
     return [
-        {
-            "text": " / ".join(texts[number * size : (number + 1) * size]),
-            "answers": [_with_score(one) for one in finetuned.task.readable(answer, values, top)],
-        }
+        (
+            {
+                "text": " / ".join(texts[number * size : (number + 1) * size]),
+                "answers": [_with_score(a) for a in finetuned.task.readable(answer, values, top)],
+            },
+            answer,
+        )
         for number, (values, answer) in enumerate(zip(all_values, answers, strict=True))
     ]
 
@@ -220,7 +249,7 @@ def run_rows(
     from plmctl.evaluation.scoring import FinetunedModel
     from plmctl.training.engine import make_accelerator
 
-    model = check_model(model)
+    model = named_model(model)
     finetuned = read_finetuned(model, _fields(columns))
     path = None if output in (None, "-") else Path(str(output))
     if path is not None and path.exists() and not fresh:

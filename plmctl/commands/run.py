@@ -340,3 +340,6 @@ def _show(
         print(f"left out: {name}: {why}")
     if report.is_file():
         print(f"curves and details: {report}")
+    runs = [one.run for one in reversed(stages) if one.name in ("finetune", "pretrain")]
+    if models := [str(folder) for folder in runs if (folder / "model").is_dir()]:
+        print(f"in a browser: plmctl try {' '.join(models)}")

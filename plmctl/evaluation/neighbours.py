@@ -23,6 +23,8 @@ from plmctl.evaluation.model import LoadedModel
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from plmctl.families.base import Family
+
 Span = tuple[int, int]
 """Characters [start, end) of a sentence."""
 Vectors = tuple[NDArray[np.int64], NDArray[np.float32]]
@@ -144,6 +146,11 @@ def _word_vectors(vectors: Vectors, spans: Sequence[Span]) -> list[NDArray[np.fl
     return result
 
 
+def reads_both_sides(family: Family) -> bool:
+    """Whether the vectors of its words depend on what is after them, too."""
+    return bool({"mlm", "backward"} & set(family.HEADS))
+
+
 def vector_reader(model: LoadedModel, layer: int) -> VectorReader:
     """A function from sentences to the vectors of their tokens.
 
@@ -160,7 +167,7 @@ def vector_reader(model: LoadedModel, layer: int) -> VectorReader:
     from plmctl.models.load import load_network
 
     family = model.family
-    if not {"mlm", "backward"} & set(family.HEADS):  # these read what is after a word
+    if not reads_both_sides(family):
         raise ConfigError(
             f"{model.name}: {family.name} models are not supported: they do not read the words "
             "after a word, or they generate text",

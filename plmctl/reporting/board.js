@@ -28,6 +28,7 @@ const ZH = {
   "Remove the cause; then the same command resumes it.": "排除原因后，用同一条命令继续。",
   "The same command writes what is missing.": "同一条命令会补上缺少的文件。",
   "See its curves and results as one page.": "把曲线和结果写成一页报告：",
+  "Try the model in a browser.": "在浏览器里试用模型：",
   "It ended without a word: it was killed, or the machine went down.": "运行意外结束：进程被终止，或机器断电。",
   "training time": "训练时间", "Plan and progress": "计划与进度", "planned": "计划", "so far": "目前", "steps": "步数", "epochs": "遍数", "words": "词数",
   "Results": "结果", "metric": "指标", "value": "值", "By class": "按类别", "label": "类别", "precision": "精确率", "recall": "召回率",
@@ -42,25 +43,10 @@ const ZH = {
   "memory": "内存", "waiting": "等待数据", "learning rate": "学习率", "No charts: install vl-convert-python; or, if ulimit -v is below 64 GiB, open a board once in a shell without that limit.": "无法绘制曲线：请安装 vl-convert-python；若 ulimit -v 小于 64 GiB，请先在没有该限制的 shell 中打开一次看板。",
   "choose": "勾选", "just now": "刚刚", "s ago": " 秒前", "min ago": " 分钟前", "h ago": " 小时前", "d ago": " 天前", "same settings": "相同配置", "reading": "读取中",
 };
-const saved = (() => { try { return window.localStorage; } catch { return null; } })();
-let language = saved?.getItem("plmctl-language") ?? (navigator.language.startsWith("zh") ? "zh" : "en");
-const t = (text) => (language === "zh" ? ZH[text] ?? text : text);
+const { h, language, languageButton } = window.plmctl;
+const t = (text) => (language() === "zh" ? ZH[text] ?? text : text);
 
-// --- Elements and numbers ---
-
-function h(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else if (key === "class") element.className = value;
-    else if (key === "checked" || key === "selected") element[key] = true;
-    else if (key === "value") element.value = value;
-    else element.setAttribute(key, value === true ? "" : value);
-  }
-  element.append(...children.flat(3).filter((c) => c !== null && c !== undefined && c !== false).map((c) => (c instanceof Node ? c : document.createTextNode(String(c)))));
-  return element;
-}
+// --- Numbers ---
 
 function number(value) {
   if (value === null || value === undefined) return "";
@@ -460,7 +446,7 @@ async function drawCurvesNow() {
   for (const [key, plot] of [...plots]) {
     if (!keys.includes(key) || !place.contains(plot.element)) { plot.view?.finalize(); observer.unobserve(plot.element); plot.element.remove(); plots.delete(key); }
   }
-  const style = JSON.stringify([ids, ids.map(colorOf), state.x, state.logx, state.logy, language, matchMedia("(prefers-color-scheme: dark)").matches]);
+  const style = JSON.stringify([ids, ids.map(colorOf), state.x, state.logx, state.logy, language(), matchMedia("(prefers-color-scheme: dark)").matches]);
   for (const [at, key] of keys.entries()) { // all have their places before one is measured
     if (!plots.has(key)) {
       const [title, unit] = titleOf(key), target = h("div", { class: "plot" });
@@ -546,11 +532,7 @@ function curveTools() {
 
 function header() {
   return h("header", { class: "top" }, h("h1", {}, h("a", { href: "#", style: null, class: "home" }, "plmctl board")), h("span", { class: "path" }, state.root),
-    h("span", { class: "live" }, h("span", { id: "live" }), h("button", { id: "language", onclick: () => {
-      language = language === "zh" ? "en" : "zh";
-      saved?.setItem("plmctl-language", language);
-      drawPage();
-    } }, language === "zh" ? "English" : "中文")));
+    h("span", { class: "live" }, h("span", { id: "live" }), languageButton(drawPage)));
 }
 
 function drawLive() {
@@ -562,7 +544,7 @@ function drawLive() {
 }
 
 function drawPage() {
-  document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
+  document.documentElement.lang = language() === "zh" ? "zh-CN" : "en";
   for (const plot of plots.values()) plot.view?.finalize();
   plots.clear();
   observer.disconnect();
@@ -613,7 +595,7 @@ function runHead(document_) {
     h("p", { class: "back" }, h("a", { href: "#" }, `← ${t("all runs")}`)),
     h("p", { class: "eyebrow" }, [t(row.kind), row.family, row.objective].filter(Boolean).join(" · ")),
     h("h1", {}, row.name, " ", badge(row.state)),
-    message || document_.next ? h("div", { class: "note" }, message ? h("div", { class: "message" }, message) : null, document_.next ? h("div", { class: "soft" }, t(document_.next)) : null, document_.command ? h("code", { class: "command" }, document_.command) : null) : null,
+    message || document_.next || document_.try ? h("div", { class: "note" }, message ? h("div", { class: "message" }, message) : null, document_.next ? h("div", { class: "soft" }, t(document_.next)) : null, document_.command ? h("code", { class: "command" }, document_.command) : null, document_.try ? [h("div", { class: "soft" }, t("Try the model in a browser.")), h("code", { class: "command" }, document_.try)] : null) : null,
     row.unreadable ? h("p", { class: "note" }, `metrics.jsonl: ${row.unreadable} ${t("lines cannot be read")}`) : null,
     h("dl", { class: "tiles" }, tile(t("progress"), stepsOf(row)),
       tile(t("ETA"), duration(row.eta)), tile(t("loss"), number(row.loss)), tile(t("last validation"), number(row.valid)),

@@ -29,7 +29,7 @@ from plmctl.arrays import Floats
 from plmctl.config.document import read_document as read_document_of_config
 from plmctl.config.load import COMMANDS, kind_by_keys
 from plmctl.errors import ConfigError, PlmError
-from plmctl.files import is_edited
+from plmctl.files import is_edited, is_model
 from plmctl.formatting import printable
 from plmctl.reporting.report import unspaced
 from plmctl.reporting.run_files import (
@@ -664,6 +664,9 @@ def _details(entry: _Entry) -> Document:
         "row": entry.row,
         "next": text,
         "command": command,
+        "try": _text(shlex.join(["plmctl", "try", str(entry.folder)]))
+        if entry.kind in ("pretrain", "finetune") and is_model(entry.folder / "model")
+        else "",
         "config": _lines(shown(config_text.decode("utf-8", "replace"))),
         "environment": [
             [_text(key), _text(shlex.join(map(str, v)) if isinstance(v, list) else v)[:2000]]

@@ -18,6 +18,7 @@ import numpy as np
 
 from plmctl.addresses import shown
 from plmctl.characters import HAN, KANA
+from plmctl.files import is_model
 from plmctl.formatting import format_value, without_local_paths
 from plmctl.reporting.drawing import draw_intervals, embedded_curves, embedded_svg
 from plmctl.reporting.html import (
@@ -242,8 +243,17 @@ def page_heading(run: Run) -> Html:
         element("p", what, class_="eyebrow"),
         element("h1", run.name, status_mark(run)),
         element("p", element("code", without_local_paths(str(run.path))), class_="soft small"),
+        trying(run),
         notes_list(run),
     )
+
+
+def trying(run: Run) -> Html:
+    """The command line that opens the model of a run in a browser, if it has one."""
+    if run.kind not in ("pretrain", "finetune") or not is_model(run.path / "model"):
+        return Html()
+    command = shlex.join(["plmctl", "try", without_local_paths(str(run.path))])
+    return element("p", "Try the model: ", element("code", command), class_="soft small")
 
 
 def status_mark(run: Run) -> Html:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -45,9 +46,25 @@ ONE_PROCESS_NOTE = (
 _UNLIMITED = 100_000  # characters of a line
 
 
+_COLLECTED: ContextVar[list[str] | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[list[str]]:
+    """The messages of this thread meanwhile, for a page in place of stderr."""
+    messages: list[str] = []
+    token = _COLLECTED.set(messages)
+    try:
+        yield messages
+    finally:
+        _COLLECTED.reset(token)
+
+
 def say(message: str) -> None:
-    """A message on stderr, from the main process only."""
-    if launch.is_main():
+    """A message on stderr, from the main process only; or where ``collected`` puts it."""
+    if (messages := _COLLECTED.get()) is not None:
+        messages.append(shown(message))
+    elif launch.is_main():
         print(printable(shown(message)), file=sys.stderr, flush=True)
 
 

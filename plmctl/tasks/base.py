@@ -147,6 +147,19 @@ class Task(ABC, Generic[C]):
         starts = range(0, len(texts), len(columns))
         return [dict(zip(columns, texts[at : at + len(columns)], strict=True)) for at in starts]
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether the last column may have several texts, as options."""
+        return False
+
+    def texts_of(self, row: Row) -> list[str]:
+        """The texts of a row, as ``values_of`` reads them."""
+        return [str(row.cell(column)) for column in self.text_columns()]
+
+    def right_answer(self, row: Row) -> str:
+        """The right answer of a labelled row, as a user reads it."""
+        return ""
+
     def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
         """The answer to a row, the most probable first, as a user reads it.
 

@@ -169,6 +169,10 @@ class Classification(Task[Config], config=Config):
         column = config.label_columns[0]
         return [[(row.cell(column), label_cell(row, column, config.unlabelled))] for row in rows]
 
+    def right_answer(self, row: Row) -> str:
+        """The label as it is written."""
+        return ", ".join(str(row.cell(column)) for column in self.config.label_columns)
+
     def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
         """The most probable labels; of regression the number."""
         if self.config.problem == "regression":

@@ -129,6 +129,20 @@ class MultipleChoice(Task[Config], config=Config):
         values = dict(zip(columns, texts, strict=False))
         return [{**values, self.config.options: list(texts[len(columns) :])}]
 
+    @property
+    def takes_more(self) -> bool:
+        """If all options are in one column."""
+        return isinstance(self.config.options, str)
+
+    def texts_of(self, row: Row) -> list[str]:
+        """Passage and question, as far as rows have them, then the options."""
+        context = [text_cell(row, column) for column in self._context_columns]
+        return [*context, *item_of(self.config, row)[2]]
+
+    def right_answer(self, row: Row) -> str:
+        """The right option."""
+        return item_of(self.config, row)[2][right_option(self.config, row)]
+
     def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
         """The most probable options, as texts."""
         _, _, options = item_of(self.config, Row(dict(values), "text"))

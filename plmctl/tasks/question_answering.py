@@ -121,6 +121,10 @@ class QuestionAnswering(Task[Config], config=Config):
         """The question."""
         return text_cell(row, self.config.question)
 
+    def right_answer(self, row: Row) -> str:
+        """The first of the right answers."""
+        return next((text for text, _ in answers_in(row, self.config.answers)), "(no answer)")
+
     def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
         """The answer and its probability."""
         return [ReadableAnswer(answer["prediction"] or "(no answer)", answer["probability"])]

@@ -102,6 +102,18 @@ class Tagging(Task[Config], config=Config):
         """The column of the words."""
         return (self.config.tokens,)
 
+    def texts_of(self, row: Row) -> list[str]:
+        """The words in one text."""
+        return [
+            ("" if self.config.split == "characters" else " ").join(row_words(self.config, row))
+        ]
+
+    def right_answer(self, row: Row) -> str:
+        """The words that have another tag than O, with their tags, as ``readable`` has them."""
+        words = row_words(self.config, row)
+        pairs = zip(words, row_tags(self.config, row, words), strict=True)
+        return " ".join(f"{word}/{tag}" for word, tag in pairs if tag != "O") or "O"
+
     def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
         """The words, each with its tag."""
         pairs = zip(answer["tokens"], answer["prediction"], strict=True)

@@ -186,6 +186,10 @@ class TextToText(Task[Config], config=Config):
         """The text to read."""
         return self.source(row)
 
+    def right_answer(self, row: Row) -> str:
+        """The text to learn."""
+        return self.targets(row)[0]
+
     def targets(self, row: Row) -> tuple[str, ...]:
         """The right texts, the one to learn first."""
         value = nested_cell(row, self.config.written)

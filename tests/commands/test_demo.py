@@ -343,5 +343,5 @@ def test_chinese_samples_have_no_spaces_between_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     filled = {"kind": "fill-mask", "text": "中 国 [MASK] 府", "answer": "政", "predictions": []}
-    demo.print_rest({"samples": [filled], "report": "report.html", "next": []})
+    demo.print_rest({"samples": [filled], "models": [], "report": "report.html", "next": []})
     assert capsys.readouterr().out.startswith("中国[MASK]府\n")

@@ -132,6 +132,7 @@ def test_a_stopped_run_continues_to_the_report(project: Path, cli: Cli) -> None:
     assert "4/4  finetune" in err
     assert "rows.tsv" not in out
     assert "accuracy" in out
+    assert "in a browser: plmctl try project/runs/finetune project/runs/bert" in out
     assert (project / "report.html").read_text() != report
 
     code, out, err = cli("run", "project")

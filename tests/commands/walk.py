@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from plmctl.commands.try_model import Question, TriedModel
 from plmctl.corpus.labelled import read_rows
 from plmctl.families.base import Family, get_family, make_family
 from plmctl.objectives.base import get_objective, make_objective
@@ -97,6 +98,7 @@ def walk(
     write(f"{folder}/eval.yaml", settings | {"compute": {"device": "cpu"}})
     done("eval", f"{folder}/eval.yaml")
     check_answers(family, f"{folder}/pretrained")
+    check_tried(f"{folder}/pretrained")
     finetune(family, folder)
     more = ("train.phases=[{seq_len: 24, steps: 12}]", f"run={folder}/verified")
     printed = done("verify-resume", configured, *TINY, *more, "--kills", "1", "--steps", "12")
@@ -177,6 +179,20 @@ def check_answers(family: type[Family], run: str) -> None:
         refused("predict", run, TEXT)
 
 
+def check_tried(run: str) -> None:
+    """The page of `plmctl try` answers in each way that the model has, an example of the run."""
+    model = TriedModel(run, ["text.txt"])
+    about, examples = model.about(), model.examples
+    text = TEXT.replace("Bela", str(about["mask"] or "<extra_id_0>"))
+    for way in model.ways:
+        own = ["garden"] if way == "neighbours" else [text]
+        for texts in [one["texts"] for one in examples.get(way, ())][:2] or [own]:
+            question = Question(model=0, way=way, texts=tuple(texts), max_new_tokens=3)
+            answer = model.answer(question, lambda piece: None)
+            assert answer["command"].startswith("plmctl ")
+    assert model.ways
+
+
 def finetune(family: type[Family], folder: str) -> None:
     """Finetune the model on labelled texts, evaluate it, and let it answer."""
     task: dict[str, Any] = {"name": "classification"}
@@ -218,6 +234,7 @@ def measure_and_predict(folder: str, rows: str) -> None:
     lines = done("predict", f"{folder}/finetuned", "--input", rows).splitlines()
     assert all("prediction" in json.loads(line) for line in lines)
     assert len(lines) == len(read_rows([rows]))
+    check_tried(f"{folder}/finetuned")
     refused("export", f"{folder}/finetuned", f"{folder}/never")
 
 
