@@ -81,7 +81,7 @@ clean:
 	touch $@
 
 .venv/dev: .venv/base pyproject.toml
-	$(INSTALL) -e '.[counting,dev,elmo,peft,samples,samples-zh,tensorboard,text,zh]'
+	$(INSTALL) -e '.[counting,dev,documents,elmo,peft,samples,samples-zh,tensorboard,text,zh]'
 	touch $@ .venv/samples .venv/samples-zh  # it has theirs
 
 .venv/release: .venv/dev

@@ -26,7 +26,7 @@ def test_there_are_configs() -> None:
 def test_config_is_valid(path: Path, tmp_path: Path) -> None:
     kind = kind_of(path)
     place = path.relative_to(ROOT)
-    folders = {"demo": path.stem, "fast": "pretrain"}
+    folders = {"demo": path.stem, "course": path.stem, "fast": "pretrain"}
     assert kind == folders.get(place.parts[0], place.parts[0])
     config = load(kind, path)
     again = tmp_path / "resolved.yaml"

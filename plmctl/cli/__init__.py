@@ -2,6 +2,7 @@
 
 from plmctl.cli import ask as ask
 from plmctl.cli import config as config
+from plmctl.cli import course as course
 from plmctl.cli import demo as demo
 from plmctl.cli import exact as exact
 from plmctl.cli import generate as generate
