@@ -134,7 +134,7 @@ def check(number: int) -> None:
         raise ConfigError(f"{path}: language: {language!r}", "en or zh")
     words, right = _WORDS[language], 0
     for place, question in enumerate(lesson.questions, 1):
-        answer = given.get(str(place), given.get(place))
+        answer = given.get(str(place))
         good, text = _judge(question, answer, words)
         hint = "" if good else f"\n   {question.hint[language].strip()}"
         right += good
@@ -166,18 +166,20 @@ def right_answer(question: Question) -> float | str:
     Raises:
         PlmError: A command failed, such as one that reads a run which is not there.
     """
-    values = [_pick(_result(value.run), value) for value in question.values]
+    values: list[Any] = [_pick(_result(value.run), value) for value in question.values]
+    wanted: float | str
     match question.how:
         case "value":
             (value,) = values
-            return "|".join(map(str, value)) if isinstance(value, list) else value
+            wanted = "|".join(map(str, value)) if isinstance(value, list) else value
         case "difference":
-            return values[0] - values[1]
+            wanted = values[0] - values[1]
         case "ratio":
-            return values[0] / values[1]
+            wanted = values[0] / values[1]
         case "largest" | "smallest":
             best = max(values) if question.how == "largest" else min(values)
-            return "ABCDEFGH"[values.index(best)]
+            wanted = "ABCDEFGH"[values.index(best)]
+    return wanted
 
 
 @cache
