@@ -119,7 +119,7 @@ def small(line: str) -> str:
     return f"{line} {shlex.join(SMALL.get(words[1], []))}"
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_of_a_lesson_run_and_answer_its_questions(
     page: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
