@@ -281,7 +281,7 @@ def _epub(path: Path, encoding: str | None) -> Chapters:
 
 
 _BLOCK = re.compile(
-    "address|article|aside|blockquote|br|caption|d[dlt]|div|figure|figcaption|footer|h[1-6]|header|"
+    "address|article|aside|blockquote|br|caption|d[dlt]|div|fig[a-z]+|footer|h[1-6]|header|"
     "hr|li|main|nav|ol|p|pre|section|table|tr|ul"
 )
 

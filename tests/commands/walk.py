@@ -181,7 +181,8 @@ def check_answers(family: type[Family], run: str) -> None:
 
 def check_tried(run: str) -> None:
     """The page of `plmctl try` answers in each way that the model has, an example of the run."""
-    model = TriedModel(run, ["text.txt"])
+    Path("uses.txt").write_text(f"{TEXT} The garden is old.\n", encoding="utf-8")
+    model = TriedModel(run, ["uses.txt"])
     about, examples = model.about(), model.examples
     text = TEXT.replace("Bela", str(about["mask"] or "<extra_id_0>"))
     for way in model.ways:
