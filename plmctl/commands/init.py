@@ -313,9 +313,14 @@ def _divisions(looked: Profile) -> dict[str, str]:
         shares = [f"{name} {part.share:.1%}" for name, part in looked.main_scripts.items()]
         facts["documents by script"] = ", ".join(shares[:4])
     if len(looked.languages) > 1:
-        shares = [f"{_language(code)} {part.share:.1%}" for code, part in looked.languages.items()]
+        known = {code: part.share for code, part in looked.languages.items()}
+        shares = [
+            f"{_language(code)} {share:.1%}" for code, share in known.items() if share >= 0.01
+        ]
         more = "" if len(shares) < 5 else f" and {len(shares) - 4} more"
-        facts["documents by language"] = ", ".join(shares[:4]) + more
+        rest = 1 - sum(known.values())
+        unclear = f"; {rest:.1%} too short or unclear" if rest >= 0.001 else ""
+        facts["documents by language"] = ", ".join(shares[:4]) + more + unclear
     elif len(looked.english) > 1:
         english, other = (looked.english[key].share for key in ("en", "other"))
         unclear = f"{1 - english - other:.1%} too short or unclear"
