@@ -201,7 +201,7 @@ def albert(folder: Path) -> None:
 
 
 def whole_words(folder: Path) -> None:
-    """Lesson 8: hidden characters and words. SVG, so that the reader's fonts draw Chinese."""
+    """Lesson 9: hidden characters and words. SVG, so that the reader's fonts draw Chinese."""
     hidden = {"characters": {0, 1, 4, 6}, "words": {4, 5, 6, 7}}  # as the two previews hide
     parts = []
     for row, (name, places) in enumerate(hidden.items()):
@@ -240,6 +240,38 @@ def gpt_sizes(folder: Path) -> None:
     save("gpt-sizes")
 
 
+def ladder(folder: Path) -> None:
+    """Lesson 8: the rungs, the law for each size, and the run that it predicted."""
+    known = json.loads((folder / "runs/course/ladder/scaling.json").read_text(encoding="utf-8"))
+    law = {name: one["value"] for name, one in known["law"].items()}
+    _, axes = plt.subplots(figsize=(7, 3.6))
+    for size, color in zip(dict.fromkeys(one["size"] for one in known["rungs"]),
+                           [GREY, "#5b8fd9", TEAL, ORANGE], strict=True):  # fmt: skip
+        runs = [one for one in known["rungs"] if one["size"] == size]
+        per_token = runs[0]["flops"] / runs[0]["tokens"]
+        tokens = [runs[0]["tokens"] * 2 ** (step / 10) for step in range(-4, 31)]
+        losses = [
+            law["E"]
+            + law["A"] / runs[0]["parameters"] ** law["alpha"]
+            + law["B"] / count ** law["beta"]
+            for count in tokens
+        ]
+        axes.plot([per_token * count for count in tokens], losses, color=color, lw=1)
+        flops, measured = ([one[key] for one in runs] for key in ("flops", "loss"))
+        name = f"{size}: {runs[0]['parameters'] / 1e3:,.0f} thousand parameters"
+        axes.plot(flops, measured, "o", color=color, label=name)
+    predicted = known["predictions"][0]
+    loss = predicted["loss"]
+    interval = [[loss - predicted["low"]], [predicted["high"] - loss]]
+    axes.errorbar(predicted["flops"], loss, interval, color="black", capsize=3, fmt="none")
+    _, (*_, measured_loss) = curve(folder / "runs/course/predicted", "valid/loss")
+    axes.plot(predicted["flops"], measured_loss, "*", color="black", ms=11,
+              label="predicted (95 %), then trained")  # fmt: skip
+    axes.set(xscale="log", xlabel="FLOPs", ylabel="held-out loss, nats per token", ylim=(3.4, 6))
+    axes.legend(frameon=False, fontsize=9, loc="lower left")
+    save("ladder")
+
+
 PICTURES = {
     1: subwords,
     2: elmo,
@@ -248,7 +280,8 @@ PICTURES = {
     5: albert,
     6: t5,
     7: gpt_sizes,
-    8: whole_words,
+    8: ladder,
+    9: whole_words,
 }
 
 if __name__ == "__main__":
