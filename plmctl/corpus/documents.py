@@ -70,7 +70,7 @@ def read(path: Path, encoding: str | None = None) -> Chapters:
         LeftOut: It has none, or the rest of it cannot be read.
     """
     form = format_of(path)
-    if form.library is not None and find_spec(form.library) is None:
+    if form.needs is not None and find_spec(form.needs) is None:
         raise LeftOut(NO_LIBRARY, INSTALL)
     any_text = False
     try:
@@ -99,7 +99,7 @@ def read(path: Path, encoding: str | None = None) -> Chapters:
 
 
 class _TookTooLong(BaseException):
-    """No library may catch it as an error of its own."""
+    """A library must not catch it as one of its errors."""
 
 
 @contextmanager
@@ -443,14 +443,14 @@ class Format:
         endings: Names end so, without ``.gz`` and ``.zst``.
         read: The documents of a file in this format; the text of others than UTF-8 is in the
             encoding that the user named.
-        library: What reads it, and comes with the extra `documents`.
+        needs: The library that reads it, which comes with the extra `documents`.
         streamed: A file may be of any size: only one of its documents is in memory.
     """
 
     name: str
     endings: tuple[str, ...]
     read: Callable[[Path, str | None], Chapters]
-    library: str | None = None
+    needs: str | None = None
     streamed: bool = False
 
 
@@ -482,7 +482,7 @@ _HEAD = 1 << 12
 
 def libraries() -> list[str]:
     """The libraries that are installed, of those that formats need."""
-    needed = sorted({form.library for form in FORMATS if form.library})
+    needed = sorted({form.needs for form in FORMATS if form.needs})
     return [name for name in needed if find_spec(name) is not None]
 
 

@@ -1,4 +1,4 @@
-"""Several commands as stages of one: each a process of its own, with its output in a log."""
+"""Several commands as stages of one: each in a separate process, with its output in a log."""
 
 from __future__ import annotations
 

@@ -239,5 +239,5 @@ def test_without_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_other_commands_name_this_one_for_what_only_it_reads() -> None:
-    own = {suffix for form in FORMATS if form.library for suffix in form.endings}
+    own = {suffix for form in FORMATS if form.needs for suffix in form.endings}
     assert own == set(DOCUMENTS)
