@@ -8,7 +8,6 @@ transformers: dropout and a linear layer on each piece; ``layers: mix`` and ELMo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -17,13 +16,14 @@ import numpy as np
 from pydantic import model_validator
 
 from plmctl.arrays import IGNORE, Ints, lengths_of, padded
-from plmctl.corpus.cells import look_alikes_of, text_name, written_value
+from plmctl.corpus.cells import look_alikes_of, text_name
 from plmctl.errors import ConfigError, DataError, did_you_mean
 from plmctl.families.base import Family, family_of
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.spans import Scheme, is_entity_tag
 from plmctl.tasks import _elmo
 from plmctl.tasks._sequences import pad_id_of
+from plmctl.tasks._words import WordPieces, text_list
 from plmctl.tasks.base import (
     Answer,
     Counted,
@@ -38,8 +38,7 @@ from plmctl.tasks.base import (
     name_of,
     required,
 )
-from plmctl.tokenization.layout import Ids, layout_of
-from plmctl.tokenization.units import plain_copy
+from plmctl.tokenization.layout import Ids
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,7 +124,7 @@ class Tagging(Task[Config], config=Config):
         """The tags of each row."""
         column, read = self.config.tags, []
         for row in rows:
-            written = _text_list(row.cell(column), row, column, words=False)
+            written = text_list(row.cell(column), row, column, words=False)
             tags = row_tags(self.config, row, row_words(self.config, row))
             read.append(list(zip(written, tags, strict=True)))
         return read
@@ -422,7 +421,7 @@ def row_words(config: Config, row: Row) -> list[str]:
     value = row.cell(config.tokens)
     if isinstance(value, str) and config.split == "characters":
         return [character for character in value if not character.isspace()]
-    return [str(item) for item in _text_list(value, row, config.tokens, words=True)]
+    return [str(item) for item in text_list(value, row, config.tokens, words=True)]
 
 
 def row_tags(
@@ -437,7 +436,7 @@ def row_tags(
         DataError: Not as many tags as words, or a tag that is not known.
     """
     where = f"{row.origin}: column {config.tags!r}"
-    items = _text_list(row.cell(config.tags), row, config.tags, words=False)
+    items = text_list(row.cell(config.tags), row, config.tags, words=False)
     if len(items) != len(words):
         raise DataError(
             f"{row.origin}: {len(words)} words in {config.tokens!r}, but {len(items)} tags in "
@@ -476,81 +475,11 @@ def check_scheme(scheme: Scheme, origin: str, tags: Iterable[str]) -> None:
             )
 
 
-_HALF_A_LIST = re.compile(r"\s*\[[^\s\]].*,.*\S\]\s*", re.DOTALL)
-
-
-def _text_list(value: Any, row: Row, column: str, *, words: bool) -> list[Any]:
-    """The items of a list, or of a text with spaces between them or a list written as text."""
-    if isinstance(value, str):
-        read = written_value(value)
-        # "[1]" may be a word: a list of words that was written as text has quotes.
-        quoted = isinstance(read, list) and any(isinstance(item, str) for item in read)
-        if not quoted and (words or not isinstance(read, list)):
-            if not words and (isinstance(read, dict) or _HALF_A_LIST.fullmatch(value)):
-                raise DataError(
-                    f"{row.origin}: column {column!r}: {value:.60} looks like a list, and cannot "
-                    "be read as one",
-                    """write ["O", "B-PER"], or the tags with spaces between them""",
-                )
-            return value.split()
-        value = read
-    if not isinstance(value, list | tuple):
-        raise DataError(
-            f"{row.origin}: column {column!r} holds a {type(value).__name__}",
-            "expected a list with one text per word, or one text with spaces between the words",
-        )
-    for number, item in enumerate(value, 1):
-        if not isinstance(item, str | int | float) or item != item:
-            raise DataError(
-                f"{row.origin}: item {number} of column {column!r} is a {type(item).__name__}",
-                "expected a text for each word",
-            )
-    return list(value)
-
-
-# --- Words as pieces, and sentences cut to what a network takes ---
+# --- Sentences cut to what a network takes ---
 
 
 Units = tuple[Any, ...]
 """What a network reads of a word: ids of its pieces, or the word itself (ELMo)."""
-
-
-class WordPieces:
-    """Words to pieces, each word by itself; text that looks like a special token is only text.
-
-    Byte-level tokenizers (GPT-2, RoBERTa) take each word with the space before it, the first of a
-    sentence too, as transformers' ``add_prefix_space`` does. A word without any piece (a control
-    character, say) is the unknown token, so that it can be labelled.
-
-    Args:
-        tokenizer: A fast one.
-
-    Attributes:
-        before: Special tokens that begin a sequence.
-        after: Special tokens that end it.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._backend = plain_copy(tokenizer)
-        unknown = tokenizer.unk_token_id
-        self._unknown = int((tokenizer.eos_token_id if unknown is None else unknown) or 0)
-        self._space = " " if "ByteLevel" in str(self._backend.pre_tokenizer) else ""
-        self._known: dict[str, Ids] = {}
-        layout = layout_of(tokenizer, pair=False)
-        self.before, self.after = layout.before, layout.after
-
-    def learn(self, words: Sequence[str]) -> None:
-        """Cut the words that are not known yet, all at once."""
-        new = [word for word in dict.fromkeys(words) if word not in self._known]
-        encodings = self._backend.encode_batch(
-            [self._space + word.strip() for word in new], add_special_tokens=False
-        )
-        for word, encoding in zip(new, encodings, strict=True):
-            self._known[word] = tuple(encoding.ids) if word.strip() else ()
-
-    def __call__(self, word: str) -> Ids:
-        """The pieces of a word that was learned, at least one."""
-        return self._known[word] or (self._unknown,)
 
 
 @dataclass(frozen=True)

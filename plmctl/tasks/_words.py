@@ -1,0 +1,86 @@
+"""Words of sentences: as rows have them, and as pieces of a tokenizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from plmctl.corpus.cells import written_value
+from plmctl.errors import DataError
+from plmctl.tokenization.layout import Ids, layout_of
+from plmctl.tokenization.units import plain_copy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from plmctl.corpus.labelled import Row
+
+_HALF_A_LIST = re.compile(r"\s*\[[^\s\]].*,.*\S\]\s*", re.DOTALL)
+
+
+def text_list(value: Any, row: Row, column: str, *, words: bool) -> list[Any]:
+    """The items of a list, or of a text with spaces between them or a list written as text."""
+    if isinstance(value, str):
+        read = written_value(value)
+        # "[1]" may be a word: a list of words that was written as text has quotes.
+        quoted = isinstance(read, list) and any(isinstance(item, str) for item in read)
+        if not quoted and (words or not isinstance(read, list)):
+            if not words and (isinstance(read, dict) or _HALF_A_LIST.fullmatch(value)):
+                raise DataError(
+                    f"{row.origin}: column {column!r}: {value:.60} looks like a list, and cannot "
+                    "be read as one",
+                    """write ["O", "B-PER"], or the tags with spaces between them""",
+                )
+            return value.split()
+        value = read
+    if not isinstance(value, list | tuple):
+        raise DataError(
+            f"{row.origin}: column {column!r} holds a {type(value).__name__}",
+            "expected a list with one text per word, or one text with spaces between the words",
+        )
+    for number, item in enumerate(value, 1):
+        if not isinstance(item, str | int | float) or item != item:
+            raise DataError(
+                f"{row.origin}: item {number} of column {column!r} is a {type(item).__name__}",
+                "expected a text for each word",
+            )
+    return list(value)
+
+
+class WordPieces:
+    """Words to pieces, each word by itself; text that looks like a special token is only text.
+
+    Byte-level tokenizers (GPT-2, RoBERTa) take each word with the space before it, the first of a
+    sentence too, as transformers' ``add_prefix_space`` does. A word without any piece (a control
+    character, say) is the unknown token, so that it can be labelled.
+
+    Args:
+        tokenizer: A fast one.
+
+    Attributes:
+        before: Special tokens that begin a sequence.
+        after: Special tokens that end it.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._backend = plain_copy(tokenizer)
+        unknown = tokenizer.unk_token_id
+        self._unknown = int((tokenizer.eos_token_id if unknown is None else unknown) or 0)
+        self._space = " " if "ByteLevel" in str(self._backend.pre_tokenizer) else ""
+        self._known: dict[str, Ids] = {}
+        layout = layout_of(tokenizer, pair=False)
+        self.before, self.after = layout.before, layout.after
+
+    def learn(self, words: Sequence[str]) -> None:
+        """Cut the words that are not known yet, all at once."""
+        new = [word for word in dict.fromkeys(words) if word not in self._known]
+        encodings = self._backend.encode_batch(
+            [self._space + word.strip() for word in new], add_special_tokens=False
+        )
+        for word, encoding in zip(new, encodings, strict=True):
+            self._known[word] = tuple(encoding.ids) if word.strip() else ()
+
+    def __call__(self, word: str) -> Ids:
+        """The pieces of a word that was learned, at least one."""
+        return self._known[word] or (self._unknown,)
