@@ -15,6 +15,7 @@ from plmctl.config.document import read_document
 from plmctl.config.load import dump, kind_of
 from plmctl.families.base import get_family
 from plmctl.metrics.classification import classification_metrics, regression_metrics
+from plmctl.metrics.spans import entities
 from plmctl.run.configs import FinetuneConfig, load
 from plmctl.training.schedule import ramp
 
@@ -54,7 +55,7 @@ NO_CLAIM = {
 AT_LEAST = {
     "albert": 280,
     "babylm": 210,
-    "bert": 460,
+    "bert": 500,
     "deberta": 70,
     "distilbert": 80,
     "electra": 38,
@@ -168,6 +169,9 @@ def test_the_metric_that_decides_is_one_of_the_task() -> None:
         config = load("finetune", ROOT / file) if file.startswith("finetune/") else None
         if isinstance(config, FinetuneConfig) and config.train.metric is not None:
             checked += 1
+            if file == "finetune/wikiann.yaml":
+                assert config.train.metric in entities([["O"]], [["O"]])
+                continue
             assert config.task.name == "classification", f"{file}: say here what its metrics are"
             assert config.train.metric in METRICS, file
     assert checked

@@ -24,7 +24,7 @@ from plmctl.corpus.labelled import (
     summarize_checks,
 )
 from plmctl.corpus.source import content_hash
-from plmctl.errors import DataError
+from plmctl.errors import ConfigError, DataError
 from plmctl.examples.keys import fold, stream
 from plmctl.files import is_model
 from plmctl.hashing import digest_of_present, model_hashes
@@ -365,8 +365,9 @@ def make_trained_network(
         sharded=config.launch.shards(accelerator.num_processes),
         peers=peers,
     )
-    if config.train.layer_decay < 1:
-        set_layer_rates(engine.trained().optimizer, network.model, config.train.layer_decay)
+    head = (config.train.head_lr or config.optim.lr) / config.optim.lr
+    if config.train.layer_decay < 1 or head != 1:
+        set_layer_rates(engine.trained().optimizer, network.model, config.train.layer_decay, head)
     return engine
 
 
@@ -400,15 +401,30 @@ def set_trained_layers(config: FinetuneConfig, model: PreTrainedModel) -> None:
         add_lora(config.lora, model, family_of(model.config).LORA_TARGETS)
 
 
-def set_layer_rates(optimizer: Optimizer, model: PreTrainedModel, decay: float) -> None:
+def set_layer_rates(
+    optimizer: Optimizer, model: PreTrainedModel, decay: float, head: float = 1.0
+) -> None:
     """Divide the optimizer's groups by layer; ``scale`` is each layer's share of the learning rate.
 
     The loop sets the learning rate of every group to the schedule's times its scale.
+
+    Args:
+        head: The share of the head.
+
+    Raises:
+        ConfigError: The network has no head besides its layers.
     """
     from plmctl.models.parameters import depths, layer_rates
 
-    shares = layer_rates(depths(model), decay)
-    by_id = {id(parameter): shares[name] for name, parameter in model.named_parameters()}
+    shares = layer_rates(depths(model), decay) if decay < 1 else {}
+    below = "" if model.base_model is model else f"{model.base_model_prefix}."
+    of_head = {name: head for name, _ in model.named_parameters() if not name.startswith(below)}
+    if head != 1 and not of_head:
+        raise ConfigError(f"train.head_lr: {type(model).__name__} has no head", "leave it out")
+    by_id = {
+        id(parameter): of_head.get(name, shares.get(name, 1.0))
+        for name, parameter in model.named_parameters()
+    }
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:
         by_share: dict[float, list[Any]] = {}

@@ -6,7 +6,9 @@ from typing import Any
 from plmctl.errors import ConfigError, nearest
 
 # The metric that decides if the config names none: the first of these that the task has.
-_DEFAULT_METRICS = ("accuracy", "f1", "spearman", "bleu", "exact_match", "f1_micro", "f1_macro")
+_DEFAULT_METRICS = (
+    "accuracy", "f1", "spearman", "bleu", "exact_match", "f1_micro", "f1_macro", "las",
+)  # fmt: skip
 
 
 _SMALLER_IS_BETTER = ("loss", "perplexity", "mse", "mae", "mean_squared_error")

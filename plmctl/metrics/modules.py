@@ -19,7 +19,7 @@ import numpy as np
 
 from plmctl import hub
 from plmctl.errors import ConfigError, PlmError, did_you_mean, near_names
-from plmctl.metrics import spans, squad, text
+from plmctl.metrics import dependencies, spans, squad, text
 from plmctl.metrics.classification import (
     accuracy,
     classification_metrics,
@@ -34,9 +34,9 @@ from plmctl.metrics.classification import (
     spearman,
 )
 
-Kind = Literal["label", "label set", "number", "text", "tags"]
+Kind = Literal["label", "label set", "number", "text", "tags", "tree"]
 """What a prediction is: the number of a label, a 0 or 1 per label, a number, a text (its reference
-is a list of right texts), or a list of one tag per word."""
+is a list of right texts), a list of one tag per word, or of one arc (``dependencies.arc``)."""
 
 _METRICS: dict[str, tuple[Callable[..., Any], Kind]] = {
     "accuracy": (accuracy, "label"),
@@ -62,6 +62,8 @@ _METRICS: dict[str, tuple[Callable[..., Any], Kind]] = {
     "entities": (spans.entities, "tags"),
     "entity_f1": (spans.f1, "tags"),
     "tag_accuracy": (spans.tag_metrics, "tags"),
+    "attachment": (dependencies.attachment, "tree"),
+    "las": (dependencies.las, "tree"),
 }
 
 _HUB = "hf:"
@@ -171,6 +173,7 @@ def _features(kind: Kind) -> tuple[Any, Any]:
         "label set": List(Value("int64")),
         "number": Value("float64"),
         "tags": List(Value("string")),
+        "tree": List(Value("string")),
     }[kind]
     return one, one
 

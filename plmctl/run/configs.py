@@ -226,6 +226,8 @@ class FinetuneTrainConfig(Model):
     all: the embeddings and all layers."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     """Ratio of each layer's learning rate to that of the layer above; lowest for the embeddings."""
+    head_lr: float | None = Field(default=None, gt=0)
+    """Learning rate of the task's head, where the network learns at `optim.lr`; empty: the same."""
     reinit_layers: int = Field(default=0, ge=0)
     """Number of top layers, with the pooler or norm above them, that start from new weights."""
 
@@ -294,9 +296,11 @@ class FinetuneConfig(KindConfig):
     def _one_way_to_spare(self) -> FinetuneConfig:
         if self.lora is not None and (self.train.freeze is not None or self.train.reinit_layers):
             raise ValueError("expected `lora`, or `train.freeze` and `train.reinit_layers`")
-        if self.train.layer_decay < 1 and not get_optimizer(self.optim.name).LAYER_DECAY:
+        own_rates = self.train.layer_decay < 1 or self.train.head_lr is not None
+        if own_rates and not get_optimizer(self.optim.name).LAYER_DECAY:
             raise ValueError(
-                f"expected an optimizer other than {self.optim.name} with `train.layer_decay`"
+                f"expected an optimizer other than {self.optim.name} with `train.layer_decay` and "
+                "`train.head_lr`"
             )
         return self
 

@@ -150,19 +150,8 @@ class Tagging(Task[Config], config=Config):
         return config.labels or tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
 
     def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
-        """The model's, without a template of its family.
-
-        Raises:
-            ConfigError: The family has no head for tagging, or the tokenizer is a slow one.
-        """
-        from plmctl.tokenization.load import load_tokenizer
-
-        if check_tagger(model).READS_CHARACTERS:
-            return _elmo.load_words(model)
-        tokenizer = load_tokenizer(model)
-        if not tokenizer.is_fast:
-            raise ConfigError(f"{model}: its tokenizer has no tokenizer.json", "convert it to one")
-        return tokenizer
+        """See ``load_tagging_tokenizer``."""
+        return load_tagging_tokenizer(model)
 
     def make(
         self,
@@ -271,20 +260,39 @@ class Tagging(Task[Config], config=Config):
         return Config(), tuple(network.id2label[number] for number in range(network.num_labels))
 
 
-def check_tagger(model: str) -> type[Family]:
-    """The family of a model that can tag.
+def load_tagging_tokenizer(model: str, task: str = "tagging") -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, without a template of its family.
+
+    Raises:
+        ConfigError: As ``check_tagger``, or the tokenizer is a slow one.
+    """
+    from plmctl.tokenization.load import load_tokenizer
+
+    if check_tagger(model, task).READS_CHARACTERS:
+        return _elmo.load_words(model)
+    tokenizer = load_tokenizer(model)
+    if not tokenizer.is_fast:
+        raise ConfigError(f"{model}: its tokenizer has no tokenizer.json", "convert it to one")
+    return tokenizer
+
+
+def check_tagger(model: str, task: str = "tagging") -> type[Family]:
+    """The family of a model that can have a head on every word.
 
     Raises:
         ConfigError: The family has no such head.
     """
     from plmctl.models.heads import tagging  # noqa: F401  # declares its own network
     from plmctl.models.load import config_of
+    from plmctl.models.own_heads import encoder_config
 
-    network = config_of(model)
+    network: Any = config_of(model)
+    if task != "tagging":  # it has a head of its own, beside the encoder
+        network = encoder_config(network)
     family = family_of(network)
     if family.head_class("tagging", network) is None:
         raise ConfigError(
-            f"{model}: a {network.model_type} has no head for tagging",
+            f"{model}: a {network.model_type} has no head for {task}",
             "take a BERT, RoBERTa, ALBERT, DistilBERT, SpanBERT, GPT-2, GPT-3 or ELMo",
         )
     return type(family)

@@ -18,6 +18,7 @@ OTHERS = [name for name in registry.names("objectives") if name not in OF_PAPERS
 TASKS: dict[str, dict[str, Any]] = {
     "classification": {},
     "multiple_choice": {"label": "right"},
+    "parsing": {},
     "question_answering": {},
     "tagging": {},
     "text_to_text": {"source": "text", "target": "label"},
@@ -34,6 +35,7 @@ def rows(world: Path) -> str:
         tags = ["B-PER" if word in NAMES else "O" for word in words]
         answer = {"text": [words[0]], "answer_start": [0]}
         row = {"text": text, "label": "ab"[number % 2], "tokens": words, "tags": tags}
+        row |= {"head": list(range(len(words))), "deprel": ["root", *["dep"] * (len(words) - 1)]}
         row |= {"question": f"Who {words[1]}?", "context": text, "answers": answer}
         chosen.append(row | {"options": NAMES[:3], "right": number % 3})
     lines = "\n".join(map(json.dumps, chosen))

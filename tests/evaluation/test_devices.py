@@ -121,6 +121,7 @@ ROWS = rows_of(
             "question": "a b", "options": ["c", "d e"], "right": n % 2, "context": WORDS,
             "answers": {"text": ["c d"], "answer_start": [4]}, "tokens": WORDS.split(),
             "tags": ["O", "B-X"] * 4, "target": "h g",
+            "head": [2, 0, 2, 2, 7, 7, 2, 7], "deprel": ["x", "root", *"yxyxyx"],
         }
         for n in range(4)
     )
@@ -133,6 +134,7 @@ TASKS = {
         {"pooling": "mean"},
     ],
     "multiple_choice": [{"label": "right"}],
+    "parsing": [{}, {"layers": "mix", "piece": "first"}],
     "question_answering": [{}],
     "tagging": [{}, {"layers": "mix"}],
     "text_to_text": [{"source": "text", "max_target_length": 3}],

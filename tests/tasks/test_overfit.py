@@ -1,6 +1,6 @@
 """Twenty rows without any rule are learned by heart through the command, so gradients get through.
 
-Four tasks with one network each; the others, and more families, where slow tests run.
+Five tasks with one network each; the others, and more families, where slow tests run.
 """
 
 import json
@@ -16,10 +16,19 @@ from tests.tasks.conftest import ENCODERS, Folder
 
 LETTERS = "bcdefghijklmnopqrstuvwxyz"  # an "a" is an article, which SQuAD's script leaves out
 DRAW = np.random.default_rng(5)
+TREES = np.random.default_rng(6)
 
 
 def words(count: int) -> list[str]:
     return [LETTERS[n] for n in DRAW.integers(len(LETTERS), size=count)]
+
+
+def tree(size: int) -> list[int]:
+    """Heads: each word hangs on one that is already in the tree, in a random order."""
+    order, heads = TREES.permutation(size), [0] * size
+    for place in range(1, size):
+        heads[order[place]] = 1 + int(order[TREES.integers(place)])
+    return heads
 
 
 def question() -> dict:
@@ -43,6 +52,8 @@ def question() -> dict:
         "tokens": tokens,
         "tags": [("O", "B-X", "B-Y")[n] for n in DRAW.integers(3, size=8)],
         "target": " ".join(words(3)),
+        "head": tree(8),
+        "deprel": [("a", "b:c", "d")[n] for n in TREES.integers(3, size=8)],
     }
 
 
@@ -55,6 +66,7 @@ NUMBER = {"name": "classification", "problem": "regression", "label": "score"}
 CHOICE = {"name": "multiple_choice", "label": "right"}
 ANSWER = {"name": "question_answering"}
 TAGS = {"name": "tagging"}
+PARSE = {"name": "parsing", "arc_size": 64, "relation_size": 32, "head_dropout": 0.0}
 WRITE = {"name": "text_to_text", "source": "text", "max_target_length": 12}
 
 FAST = [
@@ -62,9 +74,11 @@ FAST = [
     (CHOICE, "gpt1", "accuracy", 1.0),
     (ANSWER, "bert", "exact_match", 100.0),
     (WRITE, "gpt2", "sequence_accuracy", 1.0),
+    (PARSE, "bert", "las", 1.0),
 ]
 SLOW = [
     (TAGS, "albert", "f1", 1.0),
+    *((PARSE, family, "las", 0.9) for family in ("roberta", "albert", "distilbert", "gpt2")),
     (WRITE, "t5", "sequence_accuracy", 1.0),
     *((CLASSIFY, family, "accuracy", 1.0) for family in (*ENCODERS, *GPT)),
     *((CLASSIFY | {"pooling": how}, "bert", "accuracy", 1.0) for how in ("cls", "mean", "max")),
