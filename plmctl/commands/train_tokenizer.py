@@ -34,7 +34,7 @@ from plmctl.tokenization.load import load_tokenizer
 from plmctl.tokenization.lost import lost_letters
 from plmctl.tokenization.quality import measure
 from plmctl.tokenization.train import TrainedTokenizer, estimate_memory, train
-from plmctl.tokenization.units import plain_copy
+from plmctl.tokenization.units import cut_words, kind_of, marks_stay, plain_copy
 from plmctl.tokenization.unknown import UnknownCounter
 
 if TYPE_CHECKING:
@@ -318,7 +318,11 @@ def _report_text(config: TokenizerConfig, trained: TrainedTokenizer, text: _Text
         say(text.overlap.line())
         if (warning := text.overlap.warning()) is not None:
             say(warning)
-    normalizer = trained.tokenizer.backend_tokenizer.normalizer
+    backend = trained.tokenizer.backend_tokenizer
+    by_gpt2 = kind_of(backend) == "bytes" and not marks_stay(backend) and config.pattern is None
+    if by_gpt2 and (cut := cut_words(text.held_out)) is not None:
+        say(f"{cut}; add pattern=marks to keep them together")
+    normalizer = backend.normalizer
     if normalizer is not None:
         line = lost_letters(normalizer.normalize_str, text.held_out).report()
         if line is not None:

@@ -13,7 +13,7 @@ Algorithm = Literal["wordpiece", "byte_bpe", "bpe", "unigram", "word"]
 
 _KEPT_RULES = (
     "normalization", "lowercase", "strip_accents", "space_chinese", "keep_joiners",
-    "max_word_length", "special_tokens", "max_length",
+    "max_word_length", "pattern", "special_tokens", "max_length",
 )  # fmt: skip
 """Options that a tokenizer keeps when it is extended."""
 
@@ -68,6 +68,11 @@ class TokenizerConfig(Model):
     max_word_length: int | None = Field(default=None, ge=1)
     """wordpiece only: longer words are unknown; null: 100, as in transformers. BERT's own code uses
     200."""
+    pattern: Literal["gpt2", "marks"] | None = None
+    """byte_bpe only: where text is cut into pieces, across which nothing is merged. null, gpt2:
+    GPT-2's pattern, which cuts the words of Hindi, Tamil, Thai, Burmese and other scripts at every
+    vowel sign. marks: the same, but vowel signs, accents and joiners stay with the letter before
+    them; such a tokenizer has the general class, which keeps the pattern."""
     pretokenized: bool = False
     """elmo only: words are what is between spaces, as in published corpora; false: each punctuation
     mark and each Chinese character is a separate word."""
@@ -93,6 +98,13 @@ class TokenizerConfig(Model):
                 f"{info.field_name} cannot change in a tokenizer that is extended; leave it out "
                 f"(on the command line: {info.field_name}={empty})"
             )
+        return value
+
+    @field_validator("pattern")
+    @classmethod
+    def _cuts_for_bytes(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("algorithm", "byte_bpe") != "byte_bpe":
+            raise ValueError("pattern is only supported with algorithm byte_bpe; leave it out")
         return value
 
     @field_validator("max_word_length")

@@ -24,7 +24,16 @@ from plmctl.errors import DataError
 from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
 from plmctl.tokenization.templates import TokenizerTemplate
-from plmctl.tokenization.units import ONE_WORD, SPACE_BYTE, SPACE_MARK, Kind, cut, kind_of, pattern
+from plmctl.tokenization.units import (
+    ONE_WORD,
+    SPACE_BYTE,
+    SPACE_MARK,
+    Kind,
+    cut,
+    kind_of,
+    marks_stay,
+    pattern,
+)
 from plmctl.tokenization.words import check_mark
 
 if TYPE_CHECKING:
@@ -78,6 +87,7 @@ def train(template: TokenizerTemplate, texts: Iterable[str], work: Work) -> Trai
     counts = count_units(
         as_normalized(texts, rules, kind),
         kind,
+        marks_stay=marks_stay(rules),
         budget=_max_symbols(config, algorithm),
         seed=config.seed,
     )
@@ -177,15 +187,18 @@ class UnitCounts:
     threshold: int
 
 
-def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> UnitCounts:
+def count_units(
+    texts: Iterable[str], kind: Kind, *, budget: int, seed: int, marks_stay: bool = False
+) -> UnitCounts:
     """Count the units of ``texts``.
 
     Args:
         texts: Read once, in order; the result depends on the order only if the table overflows.
+        marks_stay: See ``pattern``.
         budget: Maximum number of symbols of all distinct units: bytes if ``kind`` is "bytes", else
             characters.
     """
-    find = pattern(kind, LONGEST_UNIT).findall
+    find = pattern(kind, LONGEST_UNIT, marks_stay=marks_stay).findall
     measure = _utf8_length if kind == "bytes" else len
     table: Counter[str] = Counter()
     draws = random.Random(seed)
