@@ -79,7 +79,7 @@ def suite(
         str,
         typer.Argument(
             metavar="NAME",
-            help="glue, squad, clue, babylm, babylm-fast or chinese-babylm.",
+            help="glue, squad, clue, babylm, babylm-fast, chinese-babylm, ud or language.",
             autocompletion=complete_suite,
         ),
     ],
@@ -114,6 +114,12 @@ def suite(
             min=1, help="Number of parallel runs; by default one per GPU.", show_default=False
         ),
     ] = None,
+    lang: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE", help="ud, language: whose published results.", show_default=False
+        ),
+    ] = None,
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
@@ -127,7 +133,9 @@ def suite(
     if names == ():
         raise ConfigError("--tasks: the list is empty", "write --tasks sst2,rte")
     folder = name.replace("-", "_")
-    request = SuiteRequest(model, folder, overrides or (), data, names, seeds, grid, jobs, fresh)
+    request = SuiteRequest(
+        model, folder, overrides or (), data, names, seeds, grid, jobs, fresh, lang
+    )
     run(request, as_json=as_json)
 
 

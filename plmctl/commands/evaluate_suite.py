@@ -30,6 +30,8 @@ from plmctl.commands.suite_parts import (
     LabelledFile,
     PartRun,
     group_tables,
+    missing_part,
+    part_files,
     part_scores,
     parts_of,
     planned_parts,
@@ -56,7 +58,7 @@ from plmctl.run.folder import (
     write_results,
 )
 from plmctl.run.several import finish_all, refuse_changed, some_failed
-from plmctl.suites.base import Recipe, Suite, SuiteTask, get_suite
+from plmctl.suites.base import Recipe, Suite, SuitePart, SuiteTask, get_suite
 from plmctl.tasks.base import ScoredConfig
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ class SuiteRequest:
         tasks: Names; None: the whole suite.
         jobs: Runs at once; None: one per CUDA device, or one.
         fresh: Move the suite's folder aside, if it exists.
+        lang: The language of the data; None: as the treebank's files are named.
     """
 
     model: str
@@ -85,6 +88,7 @@ class SuiteRequest:
     grid: bool = False
     jobs: int | None = None
     fresh: bool = False
+    lang: str | None = None
 
 
 def run(request: SuiteRequest, *, as_json: bool) -> None:
@@ -97,11 +101,13 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
             nothing was run.
         PlmError: Some of the runs failed; the others are kept, and in the table.
     """
-    suite = get_suite(request.suite)
+    suite = in_language(get_suite(request.suite), request.lang, request.data)
     request = replace(request, model=check_model(request.model))
     family = LoadedModel(request.model).family.name
     tasks = tasks_of(suite, family, request.tasks, request.data)
     parts = parts_of(suite, family, request.tasks)
+    if suite.partial and request.tasks is None:
+        tasks, parts = with_files(suite, tasks, parts, request.data)
     config, task_settings = suite_config(suite, request)
     # Whatever can be refused is refused before the first run: a suite trains for hours or days.
     check_run(config, config.run, fresh=request.fresh)
@@ -151,6 +157,58 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
 
 
 # --- The tasks, and the user's settings ---
+
+
+def in_language(suite: Suite, lang: str | None, data: str | None) -> Suite:
+    """The suite beside the published results of a language, if it has several.
+
+    Args:
+        lang: None: the first part of the names of a treebank and its folder, as in cy_ccg.
+        data: The data directory.
+
+    Raises:
+        ConfigError: The suite has no languages.
+    """
+    if not suite.languages:
+        if lang is not None:
+            raise ConfigError(f"--lang: {suite.name} is of one language", "leave it out")
+        return suite
+    if lang is None and data is not None:
+        files = Path(data).glob("**/*-ud-train.conllu*")
+        names = {name.partition("_")[0] for name in (Path(data).name, *(f.name for f in files))}
+        lang = (
+            next(iter(names & suite.languages.keys()))
+            if len(names & suite.languages.keys()) == 1
+            else None
+        )
+    beside = suite.in_language(lang or "")
+    if beside.published:
+        say(f"published results for {lang} are on {suite.languages[str(lang)]}")
+        return beside
+    known = ", ".join(code for code in suite.languages if suite.in_language(code).published)
+    none = f"no published results are known for {lang}; there are for {known}"
+    say(none if lang else f"--lang CODE puts published results beside yours: {known}")
+    return beside
+
+
+def with_files(
+    suite: Suite, tasks: Sequence[SuiteTask], parts: Sequence[SuitePart], data: str | None
+) -> tuple[list[SuiteTask], list[SuitePart]]:
+    """The tasks and parts that have files; a line for each other one says where to get them.
+
+    All of them, if none has: ``entries`` refuses that.
+    """
+    absent = {task.name: _files(task, data or "DIR")[1] for task in tasks}
+    lines = [line for of in absent.values() for line in of]
+    lines += [missing_part(part, data) for part in parts if not part_files(part, data)]
+    if len(lines) == len(tasks) + len(parts):
+        return list(tasks), list(parts)
+    for line in lines:
+        say(f"left out: {line}")
+    return (
+        [task for task in tasks if not absent[task.name]],
+        [part for part in parts if part_files(part, data)],
+    )
 
 
 def recipes_of(suite: Suite, family: str) -> dict[str, Recipe]:
@@ -280,7 +338,7 @@ def _slug(model: str) -> str:
 # --- The recipe and the data of each task ---
 
 
-_FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
+_FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet", ".conllu", ".txt")
 
 _COMPRESSED = ("", ".gz", ".zst")
 
@@ -397,15 +455,17 @@ def _files(task: SuiteTask, data: str | None) -> tuple[dict[str, str], list[str]
     ]
     if not absent:
         return {key: str(path) for key, path in files.items() if path is not None}, []
-    wanted = ", ".join(f"{path}.jsonl" for path in absent)
-    return {}, [f"{task.name}: {wanted} ({task.rows}); on the Hub: {task.hub}"]
+    wanted = ", ".join(f"{path}{task.ending}" for path in absent)
+    return {}, [f"{task.name}: {wanted} ({task.rows}); {task.origin}"]
 
 
 def _file(folder: Path, stem: str) -> str | None:
     """The file with this stem, or the folder saved by ``datasets``."""
     if (folder / stem / "state.json").is_file():
         return str(folder / stem)
-    paths = (folder / f"{stem}{end}{packed}" for end in _FORMATS for packed in _COMPRESSED)
+    paths = [folder / f"{stem}{end}{packed}" for end in _FORMATS for packed in _COMPRESSED]
+    where = (folder / stem).parent  # a treebank's files have its name, as in cy_ccg-ud-train.conllu
+    paths += sorted(where.glob(f"*-ud-{Path(stem).name}.conllu*"))
     return next((str(path) for path in paths if path.is_file()), None)
 
 
@@ -425,7 +485,8 @@ def _absent_from_hub(planned: Sequence[Entry]) -> list[str]:
                     open_dataset(source)
         except DataError as error:
             lines = [
-                f"{one.task.name}: {one.task.hub} ({one.task.rows})" for one in planned[number:]
+                f"{one.task.name}: {one.task.hub or one.task.source} ({one.task.rows})"
+                for one in planned[number:]
             ]
             later = ["(the other tasks were not checked)"] if lines[1:] else []
             return [f"{lines[0]}: {error.message}", *lines[1:], *later]
@@ -680,21 +741,27 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
     beside = _nearest_published(suite, document)
     head = ["", "here, se", "95 %", *(["std"] if seeds > 1 else [])]
     head += [f"{row.model} ({row.split})" for row in beside]
+    digits = {column.name: column.digits for column in suite.columns}
     rows = []
     for metric in scores:
-        error = f" ± {_one_decimal(metric['se'])}" if metric["se"] is not None else ""
+        of_metric = digits.get(metric["name"], 1)
+        error = f" ± {_decimal(metric['se'], of_metric)}" if metric["se"] is not None else ""
         # Without a space, so that it is not broken.
         cells = [
-            _one_decimal(metric["value"]) + error,
-            "" if metric["low"] is None else f"[{metric['low']:.1f},{metric['high']:.1f}]",
+            _decimal(metric["value"], of_metric) + error,
+            ""
+            if metric["low"] is None
+            else f"[{_decimal(metric['low'], of_metric)},{_decimal(metric['high'], of_metric)}]",
         ]
         if seeds > 1:
-            cells.append(_one_decimal(metric.get("std")))
+            cells.append(_decimal(metric.get("std"), of_metric))
         theirs = [{**row.scores, **_published_averages(suite, row.scores)} for row in beside]
-        cells += [_one_decimal(of.get(metric["name"])) for of in theirs]
+        cells += [_decimal(of.get(metric["name"]), of_metric) for of in theirs]
         rows.append([metric["name"], *cells])
     of = f"median of {seeds} seeds" if seeds > 1 else "one seed"
-    title = f"{document['suite']} of {document['model']}, per cent, dev rows, {of}"
+    scored = {"test" if one["rows"] == "test" else "dev" for one in document["columns"]}
+    which = " and ".join(sorted(scored))
+    title = f"{document['suite']} of {document['model']}, per cent, {which} rows, {of}"
     return rows_table(title, head, rows)
 
 
@@ -704,6 +771,7 @@ def table_notes(suite: Suite, document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{average['name']}: {average['what']}"
     for row in _nearest_published(suite, document):
         yield f"{row.model} ({row.split}): {row.source}"
+    yield from suite.notes
 
 
 def _nearest_published(suite: Suite, document: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -718,5 +786,5 @@ def _seeds(document: Mapping[str, Any]) -> int:
     return max(int(column["seeds"]) for column in document["columns"])
 
 
-def _one_decimal(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+def _decimal(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

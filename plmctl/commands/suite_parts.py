@@ -81,8 +81,7 @@ def planned_parts(
     for part in parts:
         files = part_files(part, config.data)
         if not files:
-            at = f"{config.data}/{part.files[0]}" if config.data else f"DIR/{part.files[0]}"
-            missing.append(f"{part.name}: {at} ({part.rows}); from {part.source}")
+            missing.append(missing_part(part, config.data))
         changes = [
             f"model={json.dumps(config.model)}",
             f"run={json.dumps(f'{config.run}/{part.name}')}",
@@ -92,6 +91,11 @@ def planned_parts(
         path = find_config(Path("configs/eval") / part.path, ("eval",))
         planned.append(PartRun(part, load("eval", path, changes)))
     return planned, missing
+
+
+def missing_part(part: SuitePart, data: str | None) -> str:
+    """The line about a part without files."""
+    return f"{part.name}: {data or 'DIR'}/{part.files[0]} ({part.rows}); from {part.source}"
 
 
 def part_files(part: SuitePart, data: str | None) -> list[str]:
@@ -128,11 +132,12 @@ _NORMAL = 1.96
 
 
 def _uncertainty(numbers: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """The standard errors of accuracies, with 1.96 of them to both sides."""
+    """The standard errors of what has some, with 1.96 of them to both sides."""
     errors = {}
     for name, value in numbers.items():
-        error = numbers.get(name.replace("accuracy", "accuracy_se", 1))
-        if name.startswith("accuracy") and not name.startswith("accuracy_se") and error is not None:
+        first, slash, rest = name.partition("/")  # accuracy_se/macro is that of accuracy/macro
+        error = numbers.get(f"{first}_se{slash}{rest}")
+        if error is not None:
             margin = _NORMAL * error
             errors[name] = {"se": error, "low": value - margin, "high": value + margin}
     return errors

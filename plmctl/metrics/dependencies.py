@@ -44,11 +44,11 @@ def attachment(predictions: Trees, references: Trees) -> dict[str, Any]:
     heads = [one[0] == other[0] for one, other in zip(given, right, strict=True)]
     content = [relation not in _FUNCTIONAL for _, relation in right]
     both = sum(content) + sum(relation not in _FUNCTIONAL for _, relation in given)
-    found = sum(a and b for a, b in zip(same, content, strict=True))
+    right_content = sum(a and b for a, b in zip(same, content, strict=True))
     return {
         "las": float(np.mean(same)),
         "uas": float(np.mean(heads)),
-        "clas": 2 * found / both if both else 0.0,
+        "clas": 2 * right_content / both if both else 0.0,
         "words": len(right),
     }
 

@@ -32,7 +32,9 @@ class SuiteTask:
 
     Attributes:
         name: Its folder in a data directory, and in the suite's run folder.
+        hub: Its place on the Hub; empty: ``source`` says where users get its files.
         rows: The content of its files, in words.
+        ending: Of its files, as the message about missing ones has them.
         names: Stems of its two files, besides train and dev, as (train, dev).
         places: Other places of its two files in a data directory, without their endings ``.train``
             and ``.valid``, with {name} for the task; the first is named if they are missing.
@@ -40,22 +42,32 @@ class SuiteTask:
             scored if the file exists.
         asked_for: Run only if the user names it: not a part of the suite's score.
         optional: Run only if the user names it, or its files are in the data directory.
+        folder: Its folder in a data directory, if its name is another; ".": the directory itself.
     """
 
     name: str
-    hub: str
-    rows: str
+    hub: str = ""
+    rows: str = ""
+    source: str = ""
+    ending: str = ".jsonl"
     names: tuple[tuple[str, str], ...] = ()
     places: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
     asked_for: bool = False
     optional: bool = False
+    folder: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """The place that users get its files from."""
+        return f"on the Hub: {self.hub}" if self.hub else f"from {self.source}"
 
     @property
     def stems(self) -> tuple[tuple[str, str], ...]:
         """Paths that its two files may have in a data directory, without endings."""
+        folder = self.folder or self.name
         own = [
-            (f"{self.name}/{train}", f"{self.name}/{dev}")
+            (f"{folder}/{train}", f"{folder}/{dev}")
             for train, dev in (("train", "dev"), *self.names)
         ]
         places = (place.format(name=self.name) for place in self.places)
@@ -95,6 +107,7 @@ class Column:
         metric: Its name among the task's results.
         scale: Factor to per cent.
         rows: The rows that are scored: those of validation, or a file of ``also``.
+        digits: After the point, in the table.
     """
 
     name: str
@@ -103,6 +116,7 @@ class Column:
     what: str
     scale: float = 100.0
     rows: str = "dev"
+    digits: int = 1
 
 
 @dataclass(frozen=True)
@@ -178,6 +192,21 @@ class Published:
     shape: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True)
+class LanguageTable:
+    """Published results of one column by language.
+
+    Attributes:
+        models: The family of each model, in the order of the scores.
+        scores: By the language's code, in per cent; None: not published, or of a run that failed.
+    """
+
+    column: str
+    source: str
+    models: Mapping[str, str]
+    scores: Mapping[str, tuple[float | None, ...]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """A suite of tasks.
@@ -189,6 +218,10 @@ class Suite:
         published: Published results, in per cent.
         compares_all: Whether published results of all families are shown, not only of the model's.
         leaderboard: Its name in ``leaderboards``, if one takes its predictions.
+        partial: Whether tasks and parts without files are left out, with a line for each.
+        languages: By its code, the data of a language that published results are on.
+        tables: Published results by language, on test rows; see ``in_language``.
+        notes: Lines below the table.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -203,6 +236,33 @@ class Suite:
     published: tuple[Published, ...] = ()
     compares_all: bool = False
     leaderboard: str | None = None
+    partial: bool = False
+    languages: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[LanguageTable, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def in_language(self, code: str) -> Suite:
+        """The suite beside the published results of one language."""
+        of_model: dict[str, list[tuple[LanguageTable, float]]] = {}
+        families: dict[str, str] = {}
+        columns = {column.name for column in self.columns}
+        for table in (table for table in self.tables if table.column in columns):
+            scores = table.scores.get(code, (None,) * len(table.models))
+            for (model, family), score in zip(table.models.items(), scores, strict=True):
+                if score is not None:
+                    of_model.setdefault(model, []).append((table, score))
+                    families[model] = family
+        rows = [
+            Published(
+                model,
+                families[model],
+                "test",
+                "; ".join(dict.fromkeys(table.source for table, _ in of)),
+                {table.column: score for table, score in of},
+            )
+            for model, of in of_model.items()
+        ]
+        return replace(self, published=(*self.published, *rows))
 
     def recipes_of(self, family: str, answers: Sequence[str]) -> dict[str, Recipe]:
         """The recipe of each task: those of the family, or else of how it answers.
@@ -247,5 +307,23 @@ def get_suite(name: str) -> Suite:
     """
     if name not in suite_names():
         raise ConfigError(f"unknown suite {name!r}{nearest(name, suite_names())}")
+    return TypeAdapter(Suite).validate_python({"name": name, **_document(name)})
+
+
+def _document(name: str) -> dict[str, Any]:
+    """The file of a suite. With ``extends`` it has what another has, and its own instead.
+
+    A part or a task takes from the one of its name what it does not say itself; columns of what the
+    suite does not have are left out.
+    """
     text = files("plmctl.suites").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(Suite).validate_python({"name": name, **yaml.safe_load(text)})
+    own: dict[str, Any] = yaml.safe_load(text)
+    if "extends" not in own:
+        return own
+    base = _document(own.pop("extends"))
+    for key in ("parts", "tasks"):
+        theirs = {one["name"]: one for one in base[key]}
+        own[key] = [{**theirs.get(one["name"], {}), **one} for one in own.get(key, base[key])]
+    names = {one["name"] for key in ("parts", "tasks") for one in own[key]}
+    whole = {**base, **own}
+    return {**whole, "columns": [one for one in whole["columns"] if one["task"] in names]}

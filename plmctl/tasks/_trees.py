@@ -67,11 +67,11 @@ def _maximum_branching(scores: Scores) -> Ints:
     smaller[:-1, :-1] = scores[np.ix_(outside, outside)]
     smaller[:-1, -1] = leaving.max(1)
     smaller[-1, :-1] = entering.max(0)
-    found = _maximum_branching(smaller)
+    tree = _maximum_branching(smaller)
+    above, before = tree[:-1], tree[-1]
     inside = cycle[leaving.argmax(1)]
-    heads[outside] = np.where(found[:-1] == len(outside), inside, np.append(outside, 0)[found[:-1]])
-    opened = cycle[entering[:, found[-1]].argmax()]
-    heads[opened] = outside[found[-1]]
+    heads[outside] = np.where(above == len(outside), inside, np.append(outside, 0)[above])
+    heads[cycle[entering[:, before].argmax()]] = outside[before]
     heads[0] = 0
     return heads
 

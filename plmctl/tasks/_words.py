@@ -1,4 +1,4 @@
-"""Words of sentences: as rows have them, and as pieces of a tokenizer."""
+"""Words of sentences: as rows have them, as pieces of a tokenizer, and heads on each of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from plmctl.corpus.cells import written_value
-from plmctl.errors import DataError
+from plmctl.errors import ConfigError, DataError
+from plmctl.families.base import Family, family_of
+from plmctl.tasks import _elmo
 from plmctl.tokenization.layout import Ids, layout_of
 from plmctl.tokenization.units import plain_copy
 
@@ -84,3 +86,44 @@ class WordPieces:
     def __call__(self, word: str) -> Ids:
         """The pieces of a word that was learned, at least one."""
         return self._known[word] or (self._unknown,)
+
+
+# --- Models that can have a head on every word ---
+
+
+def load_word_tokenizer(model: str, task: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model, without a template of its family.
+
+    Raises:
+        ConfigError: As ``check_word_head``, or the tokenizer is a slow one.
+    """
+    from plmctl.tokenization.load import load_tokenizer
+
+    if check_word_head(model, task).READS_CHARACTERS:
+        return _elmo.load_words(model)
+    tokenizer = load_tokenizer(model)
+    if not tokenizer.is_fast:
+        raise ConfigError(f"{model}: its tokenizer has no tokenizer.json", "convert it to one")
+    return tokenizer
+
+
+def check_word_head(model: str, task: str) -> type[Family]:
+    """The family of a model that can have a head on every word.
+
+    Raises:
+        ConfigError: The family has no such head.
+    """
+    from plmctl.models.heads import tagging  # noqa: F401  # declares its own network
+    from plmctl.models.load import config_of
+    from plmctl.models.own_heads import encoder_config
+
+    network: Any = config_of(model)
+    if task != "tagging":  # it has a head of its own, beside the encoder
+        network = encoder_config(network)
+    family = family_of(network)
+    if family.head_class("tagging", network) is None:
+        raise ConfigError(
+            f"{model}: a {network.model_type} has no head for {task}",
+            "take a BERT, RoBERTa, ALBERT, DistilBERT, SpanBERT, GPT-2, GPT-3 or ELMo",
+        )
+    return type(family)

@@ -24,7 +24,7 @@ from plmctl.metrics.modules import Kind
 from plmctl.tasks import _elmo
 from plmctl.tasks._sequences import pad_id_of
 from plmctl.tasks._trees import best_tree, problem_of
-from plmctl.tasks._words import WordPieces, text_list
+from plmctl.tasks._words import WordPieces, check_word_head, load_word_tokenizer, text_list
 from plmctl.tasks.base import (
     Answer,
     Outputs,
@@ -38,7 +38,6 @@ from plmctl.tasks.base import (
     name_of,
     required,
 )
-from plmctl.tasks.tagging import check_tagger, load_tagging_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,11 +115,11 @@ class Parsing(Task[Config], config=Config):
 
     def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
         """The model's, without a template of its family; errors as in tagging."""
-        return load_tagging_tokenizer(model, "parsing")
+        return load_word_tokenizer(model, "parsing")
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a family whose networks cannot have the head."""
-        check_tagger(model, "parsing")
+        check_word_head(model, "parsing")
 
     def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with the biaffine head."""
@@ -129,7 +128,7 @@ class Parsing(Task[Config], config=Config):
 
         config = self.config
         sizes = config.arc_size, config.relation_size
-        mix = config.layers == "mix" or check_tagger(start.model, "parsing").READS_CHARACTERS
+        mix = config.layers == "mix" or check_word_head(start.model, "parsing").READS_CHARACTERS
         return with_head(
             start,
             lambda encoder: BiaffineHead(
@@ -189,7 +188,7 @@ class Parsing(Task[Config], config=Config):
         )
 
     def _read(self, words: Sequence[Sequence[Any]], first: int, room: int) -> list[tuple[int, int]]:
-        """Where each word that fits stands: its first piece and the one after its last."""
+        """The places of each word that fits: its first piece and the one after its last."""
         ends = np.cumsum([first, *map(len, words)]).tolist()
         fit = [(start, end) for start, end in pairwise(ends) if end <= first + room]
         fit = fit or [(first, first + room)][: len(words)]  # a first word that is too long is cut
@@ -260,7 +259,7 @@ Tree = tuple[list[int], list[str]]
 
 
 def _readable(words: Sequence[str], heads: Sequence[int], relations: Sequence[str]) -> str:
-    """As in ``Cats/nsubj<sleep sleep/root``."""
+    """Words with relations and heads, as in ``Cats/nsubj<sleep sleep/root``."""
     named = ["", *words]
     return " ".join(
         f"{word}/{relation}{f'<{named[head]}' if head else ''}"
@@ -410,7 +409,7 @@ class ParsingExamples(TaskExamples[Config]):
         return [_arcs(tree) for tree in required(self.trees, "trees")]
 
     def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
-        """Of both attachment scores, by other sentences of the same kind."""
+        """The uncertainty of both attachment scores."""
         right, words = self._right(answers), np.array([len(of) for of in self.sentences])
         if len(words) < 2:
             return {}

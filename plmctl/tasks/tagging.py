@@ -18,12 +18,11 @@ from pydantic import model_validator
 from plmctl.arrays import IGNORE, Ints, lengths_of, padded
 from plmctl.corpus.cells import look_alikes_of, text_name
 from plmctl.errors import ConfigError, DataError, did_you_mean
-from plmctl.families.base import Family, family_of
 from plmctl.metrics.modules import Kind
 from plmctl.metrics.spans import Scheme, is_entity_tag
 from plmctl.tasks import _elmo
 from plmctl.tasks._sequences import pad_id_of
-from plmctl.tasks._words import WordPieces, text_list
+from plmctl.tasks._words import WordPieces, check_word_head, load_word_tokenizer, text_list
 from plmctl.tasks.base import (
     Answer,
     Counted,
@@ -150,8 +149,8 @@ class Tagging(Task[Config], config=Config):
         return config.labels or tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
 
     def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
-        """See ``load_tagging_tokenizer``."""
-        return load_tagging_tokenizer(model)
+        """See ``load_word_tokenizer``."""
+        return load_word_tokenizer(model, "tagging")
 
     def make(
         self,
@@ -236,13 +235,13 @@ class Tagging(Task[Config], config=Config):
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a family without a head on every piece."""
-        check_tagger(model)
+        check_word_head(model, "tagging")
 
     def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with a head on every piece; its config names the tags."""
         from plmctl.models.heads.tagging import load_tagger
 
-        family, changes = check_tagger(start.model), start.changes
+        family, changes = check_word_head(start.model, "tagging"), start.changes
         if family.READS_CHARACTERS:
             changes = _elmo.changes_of(changes, pretrained=start.pretrained)
         mix = self.config.layers == "mix"
@@ -258,44 +257,6 @@ class Tagging(Task[Config], config=Config):
     def of_network(cls, name: str, network: Any) -> tuple[ScoredConfig, tuple[str, ...]]:
         """The tags of a network that plmctl has not finetuned."""
         return Config(), tuple(network.id2label[number] for number in range(network.num_labels))
-
-
-def load_tagging_tokenizer(model: str, task: str = "tagging") -> PreTrainedTokenizerBase:
-    """The tokenizer of a model, without a template of its family.
-
-    Raises:
-        ConfigError: As ``check_tagger``, or the tokenizer is a slow one.
-    """
-    from plmctl.tokenization.load import load_tokenizer
-
-    if check_tagger(model, task).READS_CHARACTERS:
-        return _elmo.load_words(model)
-    tokenizer = load_tokenizer(model)
-    if not tokenizer.is_fast:
-        raise ConfigError(f"{model}: its tokenizer has no tokenizer.json", "convert it to one")
-    return tokenizer
-
-
-def check_tagger(model: str, task: str = "tagging") -> type[Family]:
-    """The family of a model that can have a head on every word.
-
-    Raises:
-        ConfigError: The family has no such head.
-    """
-    from plmctl.models.heads import tagging  # noqa: F401  # declares its own network
-    from plmctl.models.load import config_of
-    from plmctl.models.own_heads import encoder_config
-
-    network: Any = config_of(model)
-    if task != "tagging":  # it has a head of its own, beside the encoder
-        network = encoder_config(network)
-    family = family_of(network)
-    if family.head_class("tagging", network) is None:
-        raise ConfigError(
-            f"{model}: a {network.model_type} has no head for {task}",
-            "take a BERT, RoBERTa, ALBERT, DistilBERT, SpanBERT, GPT-2, GPT-3 or ELMo",
-        )
-    return type(family)
 
 
 # --- Examples: losses, predictions, metrics ---
