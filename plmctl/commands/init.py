@@ -53,6 +53,7 @@ from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import check_network, stand_in
 from plmctl.run.yardstick import WORTH_IT
+from plmctl.suites.base import get_suite
 from plmctl.tokenization.units import cut_words
 
 
@@ -108,6 +109,11 @@ def run(request: InitRequest, *, as_json: bool) -> None:
             f"  plmctl finetune {out}/finetune.yaml"
         )
         say(WORTH_IT)
+        if parts := get_suite("language").languages.get(language or ""):
+            say(
+                f"published results for {LANGUAGES[str(language)]} are on {parts}; to stand beside "
+                f"them: plmctl suite MODEL language --data DIR --lang {language}"
+            )
     if request.smoke or (request.smoke is None and not as_json and _agrees()):
         smoke_test(out, proposal)
     if as_json:

@@ -22,7 +22,7 @@ def problem_of(heads: Sequence[int]) -> str | None:
         if not 0 <= head <= len(heads) or head == word:
             return f"the head of word {word} is {head}"
     if (roots := sum(head == 0 for head in heads)) != 1:
-        return f"{roots} words hang on ROOT, where one may"
+        return f"{roots} words hang on ROOT, where one must"
     cycle = _cycle(np.array([0, *heads]))
     return None if cycle is None else f"word {cycle[0]} hangs on itself, through other words"
 

@@ -187,3 +187,27 @@ def test_classification(bilm: str, tmp_path: Path, text: Any) -> None:
     model.save_pretrained(tmp_path)
     again = load_head(classification.Classification(config), str(tmp_path), labels)
     assert all(map(torch.equal, again.state_dict().values(), model.state_dict().values()))
+
+
+def test_parsing_reads_a_mix_of_the_layers(bilm: str) -> None:
+    from plmctl.evaluation.scoring import answers
+    from plmctl.models.parameters import freeze
+    from plmctl.tasks import parsing
+
+    task = parsing.Parsing(parsing.Config(arc_size=8, relation_size=4))
+    trees = [
+        {"head": list(range(len(row.values["tokens"]))), "deprel": row.values["tags"]}
+        for row in ROWS
+    ]
+    rows = [Row({**row.values, **tree}, row.origin) for row, tree in zip(ROWS, trees, strict=True)]
+    examples = task.make(rows, task.tokenizer(bilm), ("B-PER", "O"), 12, "train")
+    assert examples.cut == 1
+    model: Any = load_head(task, bilm, ("B-PER", "O"), new_heads=print)
+    freeze(model, "all")
+    network = Network(model, task.forward)
+    batch = examples.collate(np.zeros(3, int), np.arange(3))
+    sum(examples.loss(network, batch).values()).backward()
+    learned = {name.split(".")[0] for name, p in model.named_parameters() if p.grad is not None}
+    assert learned == {"head"}
+    given = answers(network, examples, torch.device("cpu"))
+    assert [len(answer["prediction"]) for answer in given] == [3, 2, 20]
