@@ -40,12 +40,13 @@ def best_tree(scores: Scores) -> Ints:
     square = np.full((words + 1, words + 1), -np.inf)
     square[1:] = scores
     np.fill_diagonal(square, -np.inf)
-    heads = square.argmax(1)[1:]
+    heads: Ints = square.argmax(1)[1:]
     if problem_of(heads.tolist()) is None:
         return heads
     known = square[np.isfinite(square)]
     square[1:, 0] -= 1 + words * (known.max() - known.min())
-    return _maximum_branching(square)[1:]
+    heads = _maximum_branching(square)[1:]
+    return heads
 
 
 def _maximum_branching(scores: Scores) -> Ints:
@@ -54,7 +55,7 @@ def _maximum_branching(scores: Scores) -> Ints:
     Args:
         scores: [N, N] of each node (row) and head (column), -inf on the diagonal.
     """
-    heads = scores.argmax(1)
+    heads: Ints = scores.argmax(1)
     heads[0] = 0
     cycle = _cycle(heads)
     if cycle is None:

@@ -88,15 +88,18 @@ class BiaffineHead(nn.Module):
         self, dependents_BWH: Tensor, heads_BNH: Tensor, chosen_BW: Tensor | None
     ) -> Tensor:
         of_BWR, to_BNR = self.relation_dependent(dependents_BWH), self.relation_head(heads_BNH)
-        size = of_BWR.shape[-1]
-        of_BWCR = self.relation(of_BWR).unflatten(-1, (-1, size)) / math.sqrt(size)
-        own_BWC = self.of_dependent(of_BWR)
         if chosen_BW is not None:
-            to_BWR = to_BNR.gather(1, chosen_BW[..., None].expand(-1, -1, size))
-            both_BWC = (of_BWCR @ to_BWR[..., None]).squeeze(-1)
-            return both_BWC + own_BWC + self.of_head(to_BWR)
-        both_BWCN = of_BWCR @ to_BNR.mT[:, None] + self.of_head(to_BNR).mT[:, None]
-        return (both_BWCN + own_BWC[..., None]).argmax(2)
+            to_BWR = to_BNR.gather(1, chosen_BW[..., None].expand(-1, -1, of_BWR.shape[-1]))
+            return self._relation_scores(of_BWR, to_BWR[:, :, None]).squeeze(-1)
+        # A sentence at a time: the scores of all its pairs are many.
+        pairs = zip(of_BWR, to_BNR, strict=True)
+        return torch.stack([self._relation_scores(of, to[None]).argmax(1) for of, to in pairs])
+
+    def _relation_scores(self, of: Tensor, to: Tensor) -> Tensor:
+        """Scores [..., W, C, K] of dependents [..., W, R] with heads [..., W or 1, K, R]."""
+        weight = self.relation(of).unflatten(-1, (-1, of.shape[-1])) / math.sqrt(of.shape[-1])
+        scores: Tensor = weight @ to.mT + self.of_dependent(of)[..., None] + self.of_head(to).mT
+        return scores
 
 
 def parse(
