@@ -123,7 +123,7 @@ class Fairness:
     def metrics(self) -> dict[str, Any]:
         """All of it, with ``spread``, the dearest language over the cheapest, and ``gini``.
 
-        Gini's coefficient is half of the mean difference of two languages over the mean: 0 if all pay
+        Gini's coefficient: half of the mean difference of two languages over the mean, 0 if all pay
         the same.
         """
         costs = np.array(list(self.tokens.values()))
