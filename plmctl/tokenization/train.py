@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
@@ -21,8 +21,16 @@ from numpy.typing import NDArray
 from plmctl.arrays import text_batches
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import DataError
-from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
+from plmctl.tokenization.algorithms.base import (
+    Algorithm,
+    Progress,
+    VocabTask,
+    check_fits,
+    get_algorithm,
+)
+from plmctl.tokenization.algorithms.byte_bpe import ByteBPE
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
+from plmctl.tokenization.parity import learn_fair_merges
 from plmctl.tokenization.templates import TokenizerTemplate
 from plmctl.tokenization.units import (
     ONE_WORD,
@@ -59,11 +67,12 @@ class TrainedTokenizer:
     Attributes:
         tokenizer: It has the family's class, or the general one.
         size: Number of ids; fewer than requested if the text has no more to learn.
+        threshold: See ``UnitCounts``.
     """
 
     tokenizer: PreTrainedTokenizerFast
     size: int
-    counts: UnitCounts
+    threshold: int
 
 
 def train(template: TokenizerTemplate, texts: Iterable[str], work: Work) -> TrainedTokenizer:
@@ -93,15 +102,44 @@ def train(template: TokenizerTemplate, texts: Iterable[str], work: Work) -> Trai
     )
     words = count_words(rules, counts)
     if not words:
-        raise DataError(f"no text in {', '.join(config.data.train)}", "check the paths")
+        raise DataError(f"no text in {', '.join(config.data.sources)}", "check the paths")
     if old is not None:
         with work("learning") as progress:
             extended = extend_tokenizer(old, algorithm, words, config, progress)
-        return TrainedTokenizer(extended, len(extended), counts)
+        return TrainedTokenizer(extended, len(extended), counts.threshold)
     task = VocabTask(words, config.vocab_size, first, last, config)
     with work("learning") as progress:
         learned = algorithm.learn(task, progress)
-    return TrainedTokenizer(template.make(learned.model), learned.size, counts)
+    return TrainedTokenizer(template.make(learned.model), learned.size, counts.threshold)
+
+
+def train_fair(
+    template: TokenizerTemplate,
+    texts: Sequence[Iterable[str]],
+    parallel: Sequence[Sequence[str]],
+    work: Work,
+) -> TrainedTokenizer:
+    """Learn byte-level BPE by which languages pay the same (``parity``).
+
+    Args:
+        texts: The text of each language, read once.
+        parallel: The lines of each language, as ``check_parallel`` wants them.
+
+    Raises:
+        ConfigError: As ``train``, or the tokenizers library is too old.
+    """
+    config, (first, last) = template.config, template.special_tokens
+    task = VocabTask({}, config.vocab_size, first, last, config)
+    alphabet = [chr(code) for code in ByteBPE().alphabet(task).tolist()]
+    check_fits(len(alphabet), config.vocab_size, len(first) + len(last))
+    room = config.vocab_size - len(first) - len(last) - len(alphabet)
+    rules = template.make({}).backend_tokenizer
+    with work("learning"):
+        merges = learn_fair_merges(rules, texts, parallel, room, config.min_frequency)
+    tokens = list(dict.fromkeys([*first, *alphabet, *map("".join, merges), *last]))
+    vocab = {token: id_ for id_, token in enumerate(tokens)}
+    tokenizer = template.make({"vocab": vocab, "merges": merges})
+    return TrainedTokenizer(tokenizer, len(vocab), 1)
 
 
 def estimate_memory(config: TokenizerConfig, text_bytes: int) -> int:

@@ -92,7 +92,8 @@ def pattern(kind: Kind, longest: int | None = None, *, marks_stay: bool = False)
     )
     word = f"[{letters}]{many}+"
     if marks_stay:
-        first, digits = (class_of(lambda code, of=of: kinds[code][0] == of) for of in "LN")
+        first = class_of(lambda code: kinds[code][0] == "L")
+        digits = class_of(lambda code: kinds[code][0] == "N")
         later = class_of(lambda code: kinds[code][0] in "LM" or chr(code) in JOINERS)
         word = f"(?>[{first}](?:[{later}]{many})?|[{digits}]{many})"
     unknown = _class_of(new.tobytes()) + "\U00010000-\U0010ffff"
