@@ -219,6 +219,15 @@ def tagged(number: int) -> dict:
     return {"tokens": words, "tags": [kinds.get(at, "O") for at in range(len(words))]}
 
 
+def tree(number: int) -> dict:
+    """Everything hangs on the second word, or on the last but one."""
+    words = english(number).replace(".", " .").split()
+    root = 2 if number % 3 else len(words) - 1
+    heads = [0 if at == root else root for at in range(1, len(words) + 1)]
+    relations = ["root" if head == 0 else ("obl:x", "dep")[at % 2] for at, head in enumerate(heads)]
+    return {"tokens": words, "head": heads, "deprel": relations}
+
+
 ROWS: dict[str, Callable[[int], dict]] = {
     "single": lambda n: {"text": english(n), "label": mood(n)},
     "pair": lambda n: {
@@ -238,6 +247,7 @@ ROWS: dict[str, Callable[[int], dict]] = {
     },
     "question": question,
     "tagged": tagged,
+    "tree": tree,
     "written": lambda n: {"source": english(n), "target": f"{mood(n)} {PLACES[(n // 3) % 8]}"},
     "rte": lambda n: {"sentence1": english(n), "sentence2": english(n + n % 2), "label": n % 2},
     "minimal": lambda n: {
@@ -756,6 +766,7 @@ TASKS: dict[str, tuple[str, str, dict, dict]] = {
     "tagged": ("bert", "tagged", {"name": "tagging", "layers": "mix"}, {}),
     "tagged, gpt2": ("gpt2", "tagged", {"name": "tagging", "piece": "last"}, {"max_length": 64}),
     "tagged, elmo": ("elmo", "tagged", {"name": "tagging"}, {}),
+    "tree": ("bert", "tree", {"name": "parsing", "layers": "mix"}, {"head_lr": 0.008}),
     "written": ("t5", "written", {"name": "text_to_text", "max_target_length": 12}, {}),
     "written, rte": (
         "t5",
