@@ -30,9 +30,11 @@ from plmctl.commands.suite_parts import (
     LabelledFile,
     PartRun,
     group_tables,
+    left_out,
     part_scores,
     parts_of,
     planned_parts,
+    reported_scores,
     write_submission,
 )
 from plmctl.config.load import find_config
@@ -101,7 +103,8 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     request = replace(request, model=check_model(request.model))
     family = LoadedModel(request.model).family.name
     tasks = tasks_of(suite, family, request.tasks, request.data)
-    parts = parts_of(suite, family, request.tasks)
+    parts = parts_of(suite, family, request.tasks, request.data)
+    reported = reported_scores(suite, request.data)
     config, task_settings = suite_config(suite, request)
     # Whatever can be refused is refused before the first run: a suite trains for hours or days.
     check_run(config, config.run, fresh=request.fresh)
@@ -128,7 +131,7 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
         failed = finish_all([one.config for one in part_runs], evaluated)
         failed |= finetune_all(configs, request.jobs) if configs else {}
         # The table has what is finished, also if a run failed; the same command then runs the rest.
-        document = suite_scores(config, suite, family, planned, runs_of_task, part_runs)
+        document = suite_scores(config, suite, family, planned, runs_of_task, part_runs, reported)
         work.promise([f"eval/{request.suite}.json"])
         write_results(Path(config.run), request.suite, document)
         submission = write_submission(
@@ -197,13 +200,11 @@ def tasks_of(
         return [task for task in suite.tasks if task.name in requested]
     if parts and (without := [task for task in tasks if task not in recipes]):
         say(f"skipped: there is no recipe of {', '.join(without)} for {family}")
-    return [
-        task
-        for task in suite.tasks
-        if task.name in recipes
-        and not task.asked_for
-        and not (task.optional and _files(task, data)[1])
-    ]
+    chosen = [task for task in suite.tasks if task.name in recipes and not task.asked_for]
+    for task in [one for one in chosen if one.hidden and not (data and _files(one, data)[0])]:
+        chosen.remove(task)
+        say(left_out(task.name, data, f"{task.stems[0][0]}.jsonl", task.hub))
+    return [task for task in chosen if not (task.optional and _files(task, data)[1])]
 
 
 def suite_config(suite: Suite, request: SuiteRequest) -> tuple[SuiteConfig, dict[str, list[str]]]:
@@ -455,13 +456,14 @@ def suite_scores(
     planned: Sequence[Entry],
     runs_of_task: Mapping[str, Sequence[ProtocolRun]],
     part_runs: Sequence[PartRun],
+    reported: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The results of every finished task and part, with the earlier results of the folder."""
     folder = Path(config.run)
     hashes = model_hashes(config.model)
     path, rest = folder / "eval" / f"{config.suite}.json", "only what is run now is in the table"
     before = kept_results(path, hashes, rest) or {}
-    tasks: dict[str, Any] = dict(before.get("tasks", {}))
+    tasks: dict[str, Any] = {**before.get("tasks", {}), **reported}
     for entry in planned:
         try:
             compared = compare_settings(entry.config, runs_of_task[entry.task.name])
@@ -477,7 +479,8 @@ def suite_scores(
         else:
             tasks[one.part.name] = scores
     write_environment(folder, hashes | {name: task["data"] for name, task in tasks.items()})
-    names = [*(part.name for part in suite.parts), *(task.name for task in suite.tasks)]
+    names = [one.name for one in (*suite.parts, *suite.tasks)]
+    names += suite.reported.names if suite.reported else ()
     ordered = {name: tasks[name] for name in names if name in tasks}
     columns = suite_columns(suite, ordered)
     averages = suite_averages(suite, columns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from plmctl.commands.evaluate import kept_results
 from plmctl.config.load import find_config
 from plmctl.corpus.source import content_hash
-from plmctl.errors import ConfigError
+from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import get_family
 from plmctl.files import CHECKSUM, read_json, write_atomically, writing
@@ -41,11 +42,14 @@ class PartRun:
     config: EvalConfig
 
 
-def parts_of(suite: Suite, family: str, requested: Sequence[str] | None) -> list[SuitePart]:
+def parts_of(
+    suite: Suite, family: str, requested: Sequence[str] | None, data: str | None = None
+) -> list[SuitePart]:
     """The parts to run, in the suite's order; a message names those that are left out, and why.
 
     Args:
         requested: Names of parts and tasks; None: all parts that are not run by request only.
+        data: The data directory, in which hidden parts are looked for.
 
     Raises:
         ConfigError: A requested part does not support the family.
@@ -54,6 +58,9 @@ def parts_of(suite: Suite, family: str, requested: Sequence[str] | None) -> list
     reason = f"{known.TITLE}'s likelihood is of whole sentences, not of a part after a context"
     for part in suite.parts:
         if part.asked_for if requested is None else part.name not in requested:
+            continue
+        if requested is None and part.hidden and not part_files(part, data):
+            say(left_out(part.name, data, part.files[0], part.source))
             continue
         if known.SCORES_PARTS or not part.scores_parts:
             chosen.append(part)
@@ -64,6 +71,41 @@ def parts_of(suite: Suite, family: str, requested: Sequence[str] | None) -> list
             )
         say(f"{part.name} is skipped: {reason}")
     return chosen
+
+
+def left_out(name: str, data: str | None, place: str, source: str) -> str:
+    """The line for a hidden task whose rows are not there."""
+    return f"{name} is left out, for its rows were hidden: {data or 'DIR'}/{place} (from {source})"
+
+
+def reported_scores(suite: Suite, data: str | None) -> dict[str, Any]:
+    """What another program scored, in the form of a finetuned task's, as far as its file is there.
+
+    Raises:
+        DataError: A file of another form.
+    """
+    of = suite.reported
+    if of is None:
+        return {}
+    path = Path(data or "DIR", of.file)
+    if not path.is_file():
+        say(f"{', '.join(of.names)}: not scored here; {of.source}: put it at {path}")
+        return {}
+    document: Any = read_json(path)
+    scores = {}
+    for name in of.names:
+        try:
+            score = document[name][of.metric]
+        except (KeyError, TypeError):
+            score = None
+        if not isinstance(score, int | float) or not -1 <= score <= 1:
+            raise DataError(f"{path}: no {name}.{of.metric} from 0 to 1; expected one", of.source)
+        scores[name] = {
+            "runs": [],
+            "data": content_hash((str(path),)),
+            "scored": {"dev": [{"results": {of.metric: score}, "uncertainty": {}}]},
+        }
+    return scores
 
 
 def planned_parts(
@@ -83,6 +125,8 @@ def planned_parts(
         if not files:
             at = f"{config.data}/{part.files[0]}" if config.data else f"DIR/{part.files[0]}"
             missing.append(f"{part.name}: {at} ({part.rows}); from {part.source}")
+        if part.older and (older := _first_match(part.older, files)):
+            missing.append(f"{part.name}: {older} is of an earlier set; {part.instead}")
         changes = [
             f"model={json.dumps(config.model)}",
             f"run={json.dumps(f'{config.run}/{part.name}')}",
@@ -100,6 +144,14 @@ def part_files(part: SuitePart, data: str | None) -> list[str]:
         return []
     matches = (sorted(glob.glob(str(Path(glob.escape(data)) / pattern))) for pattern in part.files)
     return next((files for files in matches if files), [])
+
+
+def _first_match(pattern: str, files: Sequence[str]) -> str:
+    """The first file that has a pattern, and what of it matches; empty: none has."""
+    for file in files:
+        if match := re.search(pattern, Path(file).read_text(encoding="utf-8", errors="replace")):
+            return f"{file}, which has {match[0]},"
+    return ""
 
 
 def part_scores(one: PartRun) -> dict[str, Any] | None:

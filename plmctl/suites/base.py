@@ -40,6 +40,7 @@ class SuiteTask:
             scored if the file exists.
         asked_for: Run only if the user names it: not a part of the suite's score.
         optional: Run only if the user names it, or its files are in the data directory.
+        hidden: The same; its rows were kept from entrants, and a line says that they are missing.
     """
 
     name: str
@@ -50,6 +51,7 @@ class SuiteTask:
     also: Mapping[str, str] = field(default_factory=dict)
     asked_for: bool = False
     optional: bool = False
+    hidden: bool = False
 
     @property
     def stems(self) -> tuple[tuple[str, str], ...]:
@@ -75,6 +77,9 @@ class SuitePart:
         rows: Their content, in words.
         asked_for: Run only if the user names it.
         scores_parts: Whether it scores parts of texts, which needs ``Family.SCORES_PARTS``.
+        hidden: As of a task.
+        older: A pattern that files of an earlier set have, which are refused; empty: none is known.
+        instead: What to do with them.
     """
 
     name: str
@@ -84,6 +89,24 @@ class SuitePart:
     rows: str
     asked_for: bool = False
     scores_parts: bool = False
+    hidden: bool = False
+    older: str = ""
+    instead: str = ""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Tasks that only the organisers' program scores, and whose scores a user may put beside ours.
+
+    Attributes:
+        file: Its place in a data directory: JSON, ``{NAME: {METRIC: score from 0 to 1}}``.
+        source: How users make it.
+    """
+
+    names: tuple[str, ...]
+    file: str
+    metric: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -188,6 +211,7 @@ class Suite:
         recipes: How tasks are finetuned; a family does not run the tasks that it has none for.
         published: Published results, in per cent.
         compares_all: Whether published results of all families are shown, not only of the model's.
+        reported: What another program scores.
         leaderboard: Its name in ``leaderboards``, if one takes its predictions.
     """
 
@@ -202,6 +226,7 @@ class Suite:
     recipes: tuple[Recipe, ...] = ()
     published: tuple[Published, ...] = ()
     compares_all: bool = False
+    reported: Reported | None = None
     leaderboard: str | None = None
 
     def recipes_of(self, family: str, answers: Sequence[str]) -> dict[str, Recipe]:

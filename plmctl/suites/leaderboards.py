@@ -37,11 +37,17 @@ def collated(suite: Suite, scores: Scores, predictions: Predictions) -> dict[str
 
 
 def accuracies(suite: Suite, scores: Scores, predictions: Predictions) -> dict[str, Any]:
-    """The Chinese BabyLM's: accuracies from 0 to 1 by the official names of parts and tasks."""
+    """The Chinese BabyLM's: scores from 0 to 1 by the official names of parts and tasks.
+
+    They are accuracies, and of the recordings of the brain mean correlations.
+    """
+    without = [part.name for part in suite.parts if part.asked_for]
     return {
-        column.task: {"accuracy": scores[column.name] / 100}
+        column.task: {metric: scores[column.name] / 100}
         for column in suite.columns
-        if column.name in scores
+        if (metric := column.metric.partition("/")[0]) in ("accuracy", "mean")
+        and column.name in scores
+        and column.task not in without
     }
 
 

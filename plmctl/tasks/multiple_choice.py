@@ -25,7 +25,7 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.families.base import family_of
 from plmctl.metrics.classification import accuracy
 from plmctl.metrics.modules import Kind
-from plmctl.metrics.statistics import Function
+from plmctl.metrics.statistics import Function, uncertainty
 from plmctl.tasks._sequences import (
     EncodedRows,
     SequenceExamples,
@@ -295,6 +295,11 @@ class MultipleChoiceExamples(SequenceExamples[Config]):
     def references(self) -> NDArray[Any]:
         """[N] numbers of the right options, from 0."""
         return required(self.targets)
+
+    def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
+        """The bootstrap of the accuracy."""
+        both = self.predictions(answers), self.references()
+        return {"accuracy": uncertainty(accuracy, *both)}
 
     def per_example_scores(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
         """1 if the option is right, else 0."""

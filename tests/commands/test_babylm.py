@@ -204,26 +204,3 @@ def test_what_a_family_cannot_do(cli: Cli, data: Path, tmp_path: Path) -> None:
     assert "ewok is skipped: ELMo's likelihood is of whole sentences" in err
     assert {column["task"] for column in json.loads(out)["columns"]} == {"blimp", "supplement"}
     refused(cli(*asked, "run=babylm-5", "--tasks", "ewok"), 2, "does not support elmo")
-
-
-def test_the_chinese_task(cli: Cli, pretrained: dict[str, Path], world: Path) -> None:
-    folder = world / "chinese"
-    lines(folder / "zhoblimp" / "BA_deletion.jsonl", pairs("BA_deletion", 0, 4))
-    lines(folder / "zhoblimp" / "BEI_deletion.jsonl", pairs("BEI_deletion", 5, 4))
-    mixed = [*pairs("a", 0, 3), *pairs("b", 3, 3), *pairs("a", 6, 3)]
-    lines(folder / "hanzi_pinyin" / "hanzi_pinyin.jsonl", mixed)
-    labelled(folder / "clue", "cluewsc2020", ("text", "span1_text", "span2_text"))
-    model = str(pretrained["gpt2"] / "model")
-    code, out, err = cli(
-        *("suite", model, "chinese-babylm", "--data", str(folder), "run=zh-1", *FAST),
-        *("--tasks", "zhoblimp,hanzi_pinyin,cluewsc2020", "--json"),
-    )
-    assert code == 0, err
-    scores = {column["name"]: column["value"] for column in json.loads(out)["columns"]}
-    pinyin = document("zh-1/hanzi_pinyin", "eval/minimal_pairs.json")["results"]
-    assert [(row["paradigm"], row["pairs"]) for row in pinyin["paradigms"]] == [("a", 6), ("b", 3)]
-    assert document("zh-1", "submission.json") == {
-        "zhoblimp": {"accuracy": pytest.approx(scores["ZhoBLiMP"] / 100)},
-        "hanzi_pinyin": {"accuracy": pytest.approx(scores["Pinyin"] / 100)},
-        "cluewsc2020": {"accuracy": pytest.approx(scores["CLUEWSC"] / 100)},
-    }

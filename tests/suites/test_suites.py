@@ -30,6 +30,7 @@ def average(name: str) -> Average:
 def test_what_a_suite_names_is_there(name: str) -> None:
     suite = get_suite(name)
     tasks = [one.name for one in (*suite.parts, *suite.tasks)]
+    tasks += suite.reported.names if suite.reported else ()
     columns = [c.name for c in suite.columns]
     assert len(set(tasks)) == len(tasks)
     assert len(set(columns)) == len(columns)
@@ -120,8 +121,45 @@ def test_predictions_in_the_form_of_the_leaderboard() -> None:
         },
         "glue": {"rte": {"predictions": [{"id": "rte_0", "pred": 1}]}},
     }
-    chinese = submission(get_suite("chinese_babylm"), {"ZhoBLiMP": 75.0, "Pinyin": 50.0}, {})
-    assert chinese == {"zhoblimp": {"accuracy": 0.75}, "hanzi_pinyin": {"accuracy": 0.5}}
+
+
+def test_the_chinese_submission_has_the_tasks_of_the_final_alone() -> None:
+    scores = {
+        "ZhoBLiMP": 75.0, "Structure old": 40.0, "AFQMC": 70.0, "AFQMC maj": 69.0, "C3": 32.0,
+        "word fMRI": 56.0, "Overall": 61.0,
+    }  # fmt: skip
+    assert submission(get_suite("chinese_babylm"), scores, {}) == {
+        "zhoblimp": {"accuracy": 0.75},
+        "afqmc": {"accuracy": 0.7},
+        "c3": {"accuracy": 0.32},
+        "word_fmri": {"mean": 0.56},
+    }
+
+
+def test_the_chinese_averages_are_the_published_ones() -> None:
+    """A team's three tracks and their mean; the means of nine tasks in the organisers' table."""
+    averages = {one.name: one for one in get_suite("chinese_babylm").averages}
+    final = published("chinese_babylm", "BabyDragon-v4 104M", "dev")
+    for name, value in (
+        ("NLU track", 59.98), ("Hanzi track", 91.56), ("Cog track", 32.94), ("Overall", 61.49),
+    ):  # fmt: skip
+        assert averages[name].of(final) == pytest.approx(value, abs=0.006)
+    for model, mean in (
+        ("bb-bert-14M 20 epochs", 53.91), ("bb-t5-14M 10 epochs", 47.48),
+        ("bb-mamba-14M 3 epochs", 52.83), ("bert-base-chinese", 59.0), ("Qwen3-0.6B", 58.79),
+    ):  # fmt: skip
+        scores = published("chinese_babylm", model, "dev")
+        assert averages["README 9"].of(scores) == pytest.approx(mean, abs=0.006)
+    of_final = [row for row in get_suite("chinese_babylm").published if "Structure" in row.scores]
+    assert len(get_suite("chinese_babylm").published) == 26  # 23, two teams, the multilingual track
+    assert all("Structure old" not in row.scores for row in of_final)  # another set
+
+
+def test_a_decoder_without_a_head_on_options_has_no_recipe_of_c3() -> None:
+    suite = get_suite("chinese_babylm")
+    assert "c3" in recipes_of(suite, "gpt2")
+    assert recipes_of(suite, "llama").keys() == recipes_of(suite, "bert").keys() - {"c3"}
+    assert "c3" not in recipes_of(suite, "elmo")
 
 
 def test_an_average_lacks_what_a_column_lacks() -> None:
