@@ -479,7 +479,7 @@ def suite_scores(
         else:
             tasks[one.part.name] = scores
     write_environment(folder, hashes | {name: task["data"] for name, task in tasks.items()})
-    names = [one.name for one in (*suite.parts, *suite.tasks)]
+    names = [*(part.name for part in suite.parts), *(task.name for task in suite.tasks)]
     names += suite.reported.names if suite.reported else ()
     ordered = {name: tasks[name] for name in names if name in tasks}
     columns = suite_columns(suite, ordered)

@@ -92,7 +92,7 @@ def reported_scores(suite: Suite, data: str | None) -> dict[str, Any]:
         say(f"{', '.join(of.names)}: not scored here; {of.source}: put it at {path}")
         return {}
     document: Any = read_json(path)
-    scores = {}
+    scores: dict[str, Any] = {}
     for name in of.names:
         try:
             score = document[name][of.metric]

@@ -149,7 +149,7 @@ def _with_unknown(model: LoadedModel, texts: Sequence[str], rule: UnknownRule) -
     unknown = [
         text.unknown > 0 or bool((text.sentences == 0).any()) for text in model.tokens(parts)
     ]
-    return np.array(unknown).reshape(-1, 2).any(axis=1)
+    return np.logical_or(unknown[::2], unknown[1::2])
 
 
 def _read(config: PairsConfig) -> tuple[list[str], Paradigms]:
