@@ -705,6 +705,10 @@ def table_notes(suite: Suite, document: Mapping[str, Any]) -> Iterator[str]:
     """Notes below the table: the definitions of averages, and the sources of published results."""
     for average in document["averages"]:
         yield f"{average['name']}: {average['what']}"
+    for name, task in document["tasks"].items():
+        count = task["scored"].get("dev", [{"results": {}}])[0]["results"].get("unknown_pairs")
+        if count:
+            yield f"{name}: {count:,} pairs are wrong because the tokenizer lacks a character"
     for row in _nearest_published(suite, document):
         yield f"{row.model} ({row.split}): {row.source}"
 

@@ -113,6 +113,7 @@ def test_characters_that_the_tokenizer_does_not_know(
     assert code == 0, err
     results = document("zh-2/hanzi_structure", "eval/minimal_pairs.json")["results"]
     assert results["unknown_pairs"] == 3
+    assert "hanzi_structure: 3 pairs are wrong because the tokenizer lacks a character" in err
     of_a = results["paradigms"][0]
     assert of_a["accuracy"] <= 0.5  # three of its six
     assert results["accuracy/macro"] == pytest.approx(
