@@ -37,7 +37,7 @@ from plmctl.commands.suite_parts import (
 )
 from plmctl.config.load import find_config
 from plmctl.corpus.source import content_hash, resolve
-from plmctl.errors import ConfigError, DataError, PlmError, nearest
+from plmctl.errors import ConfigError, DataError, PlmError, listed, nearest
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import get_family
 from plmctl.files import read_json
@@ -496,6 +496,7 @@ def suite_scores(
         "results": flat,
         "columns": columns,
         "averages": averages,
+        "incomplete": incomplete_averages(suite, columns),
         "tasks": ordered,
         "published": published_results(suite, family),
     }
@@ -512,6 +513,7 @@ def _task_scores(entry: Entry, compared: Mapping[str, Any]) -> dict[str, Any]:
         "runs": runs,
         "setting": compared["chosen"]["setting"],
         "settings_tried": len(compared["settings"]),
+        "items": len(read_results(Path(runs[0]) / "eval/rows/valid.json", "values")["values"]),
         "data": environment["hashes"]["data"],
         "scored": {
             stem: [
@@ -625,11 +627,13 @@ def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[d
     """The suite's averages for which every column has a value."""
     values = {column["name"]: column["value"] for column in columns}
     errors = {column["name"]: column["se"] for column in columns if column["se"] is not None}
-    result = []
+    means, result = suite.means(values), []
     for average in suite.averages:
-        value, error = average.of(values), average.error(errors)
-        if value is None:
+        if average.name not in means:
             continue
+        value, error = means[average.name], average.error(errors)
+        if error is not None:
+            errors[average.name] = error
         margin = None if error is None else _NORMAL * error
         result.append(
             {
@@ -644,6 +648,21 @@ def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[d
     return result
 
 
+def incomplete_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The leaderboard's averages that lack a column: which, and the value with zeros."""
+    values = {column["name"]: column["value"] for column in columns}
+    there = {**values, **suite.means(values)}
+    with_zeros = suite.means({**{column.name: 0.0 for column in suite.columns}, **values})
+    return [
+        {"name": average.name, "missing": missing, "with_zeros": with_zeros[average.name]}
+        for average in suite.averages
+        if average.zeros
+        and (names := [name for group in average.groups for name in group])
+        and (missing := [name for name in names if name not in there])
+        and len(missing) < len(names)
+    ]
+
+
 def published_results(suite: Suite, family: str) -> list[dict[str, Any]]:
     """The published results of a family, with the averages that they determine."""
     return [
@@ -652,15 +671,10 @@ def published_results(suite: Suite, family: str) -> list[dict[str, Any]]:
             "split": row.split,
             "source": row.source,
             "shape": row.shape,
-            "figures": {**row.scores, **_published_averages(suite, row.scores)},
+            "figures": {**row.scores, **suite.means(row.scores)},
         }
         for row in suite.beside(family)
     ]
-
-
-def _published_averages(suite: Suite, scores: Mapping[str, float]) -> dict[str, float]:
-    means = {average.name: average.of(scores) for average in suite.averages}
-    return {name: mean for name, mean in means.items() if mean is not None}
 
 
 # --- The table, beside published results ---
@@ -690,7 +704,7 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
         ]
         if seeds > 1:
             cells.append(_one_decimal(metric.get("std")))
-        theirs = [{**row.scores, **_published_averages(suite, row.scores)} for row in beside]
+        theirs = [{**row.scores, **suite.means(row.scores)} for row in beside]
         cells += [_one_decimal(of.get(metric["name"])) for of in theirs]
         rows.append([metric["name"], *cells])
     of = f"median of {seeds} seeds" if seeds > 1 else "one seed"
@@ -699,9 +713,21 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
 
 
 def table_notes(suite: Suite, document: Mapping[str, Any]) -> Iterator[str]:
-    """Notes below the table: the definitions of averages, and the sources of published results."""
+    """Notes below the table: the averages, sets with other rows, sources of published results."""
     for average in document["averages"]:
         yield f"{average['name']}: {average['what']}"
+    for one in document["incomplete"]:
+        yield (
+            f"no {one['name']}: {listed(one['missing'])} missing; the leaderboard counts a missing "
+            f"part as 0, which gives {one['with_zeros']:.2f}"
+        )
+    for one in (*suite.parts, *suite.tasks):
+        items = document["tasks"].get(one.name, {}).get("items")
+        if None not in (one.items, items) and one.items != items:
+            yield (
+                f"{one.name}: {items:,} rows, but the official set has {one.items:,}: the score "
+                "cannot be compared with published ones"
+            )
     for row in _nearest_published(suite, document):
         yield f"{row.model} ({row.split}): {row.source}"
 

@@ -87,6 +87,7 @@ def planned_parts(
             f"model={json.dumps(config.model)}",
             f"run={json.dumps(f'{config.run}/{part.name}')}",
             *([f"measures.0.data={json.dumps(files)}"] if files else []),
+            *part.changes,
             *settings[part.name],
         ]
         path = find_config(Path("configs/eval") / part.path, ("eval",))
@@ -120,6 +121,7 @@ def part_scores(one: PartRun) -> dict[str, Any] | None:
         "settings_tried": 1,
         "data": content_hash(measure.data),
         "groups": results.get("groups", []),
+        "items": results.get("pairs", results.get("items")),
         "scored": {"dev": [{"results": numbers, "uncertainty": _uncertainty(numbers)}]},
     }
 

@@ -7,7 +7,7 @@ pseudo-likelihood.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from plmctl.arrays import Ints
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.likelihood import (
+    Likelihood,
     MaskedCopies,
     MaskedLikelihood,
     MaskingVariant,
@@ -28,6 +29,42 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
     from plmctl.evaluation.model import LoadedModel
+
+
+Scorer = Callable[[Sequence["Pair"]], list[CompletionScore]]
+"""The scores of contexts with completions."""
+
+
+def completion_scorer(
+    model: LoadedModel,
+    measure: str,
+    seq_len: int | None = None,
+    variant: MaskingVariant = "original",
+) -> Scorer:
+    """What scores contexts with completions, by the kind of the model.
+
+    Causal models: each token given all before it; encoders: one token masked at once, all else
+    seen; T5: in the decoder, after a sentinel at the end of the context in the encoder.
+
+    Args:
+        measure: Its name, for the message.
+        seq_len: Tokens that the model reads at most; None: its positions (T5: 512).
+
+    Raises:
+        ConfigError: The model's family has no likelihood of a completion (ELMo).
+    """
+    likelihood = Likelihood.of(model)  # refuses a model without a language-model head
+    if isinstance(likelihood, MaskedLikelihood):
+        return MaskedCompletions(model, seq_len, variant).score
+    if not model.family.SCORES_PARTS:
+        raise ConfigError(
+            f"{model.name}: {measure} does not support {model.family.name}, whose likelihood is of "
+            "whole sentences only",
+            "use minimal_pairs for this model",
+        )
+    limited = model.for_generation(seq_len)
+    sentinel = limited.text_to_text and bool(limited.vocab.sentinels)
+    return lambda pairs: score_completions(limited, pairs, sentinel=sentinel)
 
 
 def score_completions(

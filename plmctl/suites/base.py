@@ -40,11 +40,13 @@ class SuiteTask:
             scored if the file exists.
         asked_for: Run only if the user names it: not a part of the suite's score.
         optional: Run only if the user names it, or its files are in the data directory.
+        items: Rows of the official validation set; None: any number.
     """
 
     name: str
     hub: str
     rows: str
+    items: int | None = None
     names: tuple[tuple[str, str], ...] = ()
     places: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +77,9 @@ class SuitePart:
         rows: Their content, in words.
         asked_for: Run only if the user names it.
         scores_parts: Whether it scores parts of texts, which needs ``Family.SCORES_PARTS``.
+        changes: ``KEY=VALUE`` that differ from the config.
+        items: Items of the official set; None: any number.
+        official: Its name on the leaderboard; None: its own.
     """
 
     name: str
@@ -84,6 +89,9 @@ class SuitePart:
     rows: str
     asked_for: bool = False
     scores_parts: bool = False
+    changes: tuple[str, ...] = ()
+    items: int | None = None
+    official: str | None = None
 
 
 @dataclass(frozen=True)
@@ -110,12 +118,15 @@ class Average:
     """A mean over columns.
 
     Attributes:
-        groups: Names of columns; each group is averaged first. One name is a group of its own.
+        groups: Names of columns and of averages before it; each group is averaged first. One name
+            is a group of its own.
+        zeros: Whether the leaderboard counts what is missing as 0.
     """
 
     name: str
     groups: tuple[Annotated[tuple[str, ...], BeforeValidator(_group)], ...]
     what: str
+    zeros: bool = False
 
     def of(self, values: Mapping[str, float]) -> float | None:
         """The mean; None if a column has no value."""
@@ -204,6 +215,15 @@ class Suite:
     compares_all: bool = False
     leaderboard: str | None = None
 
+    def means(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The averages that the values determine, or that are among them."""
+        found: dict[str, float] = dict(values)
+        for average in self.averages:
+            mean = average.of(found)
+            if mean is not None:
+                found[average.name] = mean
+        return {one.name: found[one.name] for one in self.averages if one.name in found}
+
     def recipes_of(self, family: str, answers: Sequence[str]) -> dict[str, Recipe]:
         """The recipe of each task: those of the family, or else of how it answers.
 
@@ -247,5 +267,23 @@ def get_suite(name: str) -> Suite:
     """
     if name not in suite_names():
         raise ConfigError(f"unknown suite {name!r}{nearest(name, suite_names())}")
+    return TypeAdapter(Suite).validate_python({"name": name, **_document(name)})
+
+
+def _document(name: str) -> dict[str, Any]:
+    """The file of a suite. With ``extends`` it has what another has, and its own instead.
+
+    A part or a task takes from the one of its name what it does not say itself; columns of what the
+    suite does not have are left out.
+    """
     text = files("plmctl.suites").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(Suite).validate_python({"name": name, **yaml.safe_load(text)})
+    own: dict[str, Any] = yaml.safe_load(text)
+    if "extends" not in own:
+        return own
+    base = _document(own.pop("extends"))
+    for key in ("parts", "tasks"):
+        theirs = {one["name"]: one for one in base[key]}
+        own[key] = [{**theirs.get(one["name"], {}), **one} for one in own.get(key, base[key])]
+    names = {one["name"] for key in ("parts", "tasks") for one in own[key]}
+    whole = {**base, **own}
+    return {**whole, "columns": [one for one in whole["columns"] if one["task"] in names]}

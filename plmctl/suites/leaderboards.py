@@ -13,20 +13,16 @@ Predictions = Mapping[str, Mapping[str, Sequence[str | int]]]
 """By task or part, then by file or paradigm: texts that a model prefers, or numbers of labels, in
 the order of the rows."""
 
-_NAMES = {"supplement": "blimp_supplement"}  # the official names of parts, where others
-
 
 def collated(suite: Suite, scores: Scores, predictions: Predictions) -> dict[str, Any]:
-    """BabyLM's: ``{part: {paradigm: {"predictions": [...]}}}``.
-
-    The finetuned tasks are under ``glue``; MultiBLiMP is not among the leaderboard's parts.
-    """
-    tasks = [task.name for task in suite.tasks]
+    """BabyLM's: ``{part: {paradigm: {"predictions": [...]}}}``; the tasks are under ``glue``."""
+    parts = {part.name: part for part in suite.parts}
     document: dict[str, Any] = {}
     for name, of in predictions.items():
-        if name == "multiblimp":
+        if name in parts and parts[name].asked_for:  # not among the leaderboard's parts
             continue
-        part = document.setdefault("glue" if name in tasks else _NAMES.get(name, name), {})
+        official = (parts[name].official or name) if name in parts else "glue"
+        part = document.setdefault(official, {})
         for paradigm, several in of.items():
             answers = [
                 {"id": f"{paradigm}_{number}", "pred": given}

@@ -74,12 +74,23 @@ def zero_shot(root: Path) -> None:
         rows = [
             {
                 "input_prefix": f"{short(n)} in",
-                "options": [f" {short(n + k)}" for k in (0, 5)],
+                "options": [f" {short(n + k)}" for k in (0, 5)] + [" nothing."] * (n == 3),
                 "numops": n // 2,
             }
-            for n in range(4)
+            for n in range(5)
         ]
         lines(root / "entity_tracking" / f"{split}.jsonl", rows)
+    for name, count in (("parallel", 4), ("nonparallel", 2)):
+        rows = [
+            {
+                "prompt": f"{short(n)} in",
+                **{f"solution{k}": short(n + k + 1) for k in range(count)},
+                "label": n % count,
+                "example_id": f"{name}_{n}",
+            }
+            for n in range(5)
+        ]
+        lines(root / f"global_piqa_{name}" / "eng_latn.jsonl", rows)
 
 
 def labelled(root: Path, name: str, columns: tuple[str, ...], labels: int = 2) -> None:
@@ -111,27 +122,47 @@ def document(run: str, name: str) -> dict[str, Any]:
 
 def test_the_parts_without_finetuning(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
     model = str(pretrained["bert"] / "model")
-    parts = "blimp,supplement,ewok,comps,entity_tracking"
+    parts = (
+        "blimp,supplement,ewok,comps,entity_tracking,global_piqa_parallel,global_piqa_nonparallel"
+    )
     command = ("suite", model, "babylm", "--data", str(data), "run=babylm-1")
     code, out, err = cli(*command, "--tasks", parts, "compute.device=cpu", "--json")
     assert code == 0, err
     found = json.loads(out)
     scores = {column["name"]: column["value"] for column in found["columns"]}
     assert list(scores) == [
-        "BLiMP", "BLiMP 12", "Supplement", "EWoK", "EWoK ctx", "COMPS", "Entity",
+        "BLiMP", "Supplement", "EWoK", "EWoK targets", "COMPS", "Entity", "PIQA parallel",
+        "PIQA other",
     ]  # fmt: skip
     blimp = document("babylm-1/blimp", "eval/minimal_pairs.json")["results"]
     means = [row["accuracy"] for row in blimp["paradigms"]]
     assert len(means) == 3
     assert scores["BLiMP"] == pytest.approx(100 * sum(means) / 3)
     of_group = (means[0] + (means[1] + means[2]) / 2) / 2  # two names of one phenomenon
-    assert scores["BLiMP 12"] == pytest.approx(100 * of_group)
+    assert blimp["accuracy/linguistics_term"] == pytest.approx(of_group)
+    entity = document("babylm-1/entity_tracking", "eval/ranked_completions.json")["results"]
+    assert (entity["items"], entity["left_out"]) == (8, 2)
+    assert "2 items are left out, which have 'nothing'" in err
+    (lacking,) = found["incomplete"]
+    assert (lacking["name"], lacking["missing"]) == ("NLP", ["GLUE"])
     submission = document("babylm-1", "submission.json")
-    assert list(submission) == ["blimp", "blimp_supplement", "ewok", "comps", "entity_tracking"]
+    assert list(submission) == [
+        "blimp", "blimp_supplement", "ewok", "comps", "entity_tracking_filtered",
+        "global_piqa_parallel", "global_piqa_nonparallel",
+    ]  # fmt: skip
+    piqa = submission["global_piqa_parallel"]
+    assert list(piqa) == [f"parallel_{n}" for n in range(5)]
+    right = [
+        of["predictions"][0]["pred"] == short(n + n % 4 + 1) for n, of in enumerate(piqa.values())
+    ]
+    assert scores["PIQA parallel"] == pytest.approx(100 * sum(right) / 5)
+    contexts = submission["ewok"]["social-relations"]["predictions"]
+    assert contexts[0]["pred"] in (f"{short(0)} {short(2)}", f"{short(1)} {short(2)}")
     assert list(submission["blimp_supplement"]) == ["hypernym", "turn_taking"]
     assert list(submission["comps"]) == ["base", "wugs", "wugs_dist_before", "wugs_dist_in_between"]
-    assert list(submission["entity_tracking"]) == [
-        "ambiref_0_ops", "ambiref_1_ops", "regular_0_ops", "regular_1_ops",
+    assert list(submission["entity_tracking_filtered"]) == [
+        "ambiref_0_ops", "ambiref_1_ops", "ambiref_2_ops",
+        "regular_0_ops", "regular_1_ops", "regular_2_ops",
     ]  # fmt: skip
     first = submission["blimp"]["paradigm_0"]["predictions"]
     assert [item["id"] for item in first] == [f"paradigm_0_{n}" for n in range(6)]
@@ -143,8 +174,27 @@ def test_the_parts_without_finetuning(cli: Cli, pretrained: dict[str, Path], dat
     assert code == 0
     assert "measuring" not in err
     assert "argument_structure" in out
-    assert "GPT-BERT" in out
+    assert "Interaction 100M (dev): final README" in err
+    assert "no NLP: GLUE missing; the leaderboard counts a missing part as 0" in err
+    assert "blimp: 18 rows, but the official set has 59,875" in err
     assert "babylm-1/submission.json: the file for the leaderboard" in err
+
+
+def test_the_rules_until_2025(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
+    model = str(pretrained["gpt2"] / "model")
+    code, out, err = cli(
+        *("suite", model, "babylm-2025", "--data", str(data), "run=babylm-old", "--json"),
+        *("--tasks", "blimp,ewok,entity_tracking", "compute.device=cpu"),
+    )
+    assert code == 0, err
+    scores = [column["name"] for column in json.loads(out)["columns"]]
+    assert scores == ["BLiMP", "BLiMP 12", "EWoK", "Entity"]
+    submission = document("babylm-old", "submission.json")
+    entity = submission["entity_tracking"].values()
+    assert sum(len(of["predictions"]) for of in entity) == 10  # all rows
+    first = submission["ewok"]["social-relations"]["predictions"][0]["pred"]
+    assert first.strip() in (short(2), short(3))
+    assert "official set" not in err
 
 
 def test_finetuned_tasks_of_the_official_folder(
@@ -182,7 +232,7 @@ def test_missing_files_are_named(cli: Cli, pretrained: dict[str, Path], data: Pa
         "full_eval/ewok_filtered/*.jsonl",
         "dl_and_filter",
         "full_eval/glue_filtered/boolq.train.jsonl",
-        "osf.io",
+        "download_evals",
     )
     assert "cola" not in found[2]  # the newer folders do not have it
     assert not Path("babylm-3").exists()
@@ -198,7 +248,8 @@ def test_what_a_family_cannot_do(cli: Cli, data: Path, tmp_path: Path) -> None:
     fast = data / "fast_eval"
     zero_shot(fast)
     for path in list(fast.iterdir()):
-        path.rename(fast / f"{path.name.removesuffix('_filtered')}_fast")
+        if "piqa" not in path.name:
+            path.rename(fast / f"{path.name.removesuffix('_filtered')}_fast")
     code, out, err = cli(*asked, "run=babylm-4", "--json")
     assert code == 0, err
     assert "ewok is skipped: ELMo's likelihood is of whole sentences" in err
