@@ -190,7 +190,7 @@ def write_submission(
     """
     if suite.leaderboard is None:
         return None
-    predictions: dict[str, dict[str, Sequence[str | int]]] = {}
+    predictions: dict[str, dict[str, Sequence[Any]]] = {}
     for one in parts:
         (measure,) = one.config.measures
         path = Path(one.config.run) / "eval" / "predictions" / f"{measure.name}.json"

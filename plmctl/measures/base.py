@@ -91,14 +91,14 @@ class Measurement:
     Attributes:
         results: The metrics, with what they were measured on.
         per_item: The scores of the items, by the name of the score; "" if there is only one.
-        predictions: The text that the model prefers for each item, by paradigm; only of measures
-            that compare texts.
+        predictions: For each item by paradigm, the text that the model prefers, or what a
+            leaderboard takes of it; only of some measures.
         answered: Labelled rows and the model's answers; only of a finetuned model.
     """
 
     results: dict[str, Any]
     per_item: Mapping[str, PerItemScores] = field(default_factory=dict)
-    predictions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    predictions: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     answered: Answered | None = None
 
 

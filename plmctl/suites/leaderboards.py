@@ -9,9 +9,9 @@ from plmctl.suites.base import Suite
 
 Scores = Mapping[str, float]
 """By column, in per cent."""
-Predictions = Mapping[str, Mapping[str, Sequence[str | int]]]
-"""By task or part, then by file or paradigm: texts that a model prefers, or numbers of labels, in
-the order of the rows."""
+Predictions = Mapping[str, Mapping[str, Sequence[Any]]]
+"""By task or part, then by file or paradigm: texts that a model prefers, numbers of labels, or the
+fields of an answer, in the order of the rows."""
 
 
 def collated(suite: Suite, scores: Scores, predictions: Predictions) -> dict[str, Any]:
@@ -25,7 +25,9 @@ def collated(suite: Suite, scores: Scores, predictions: Predictions) -> dict[str
         part = document.setdefault(official, {})
         for paradigm, several in of.items():
             answers = [
-                {"id": f"{paradigm}_{number}", "pred": given}
+                {"id": number, **given}
+                if isinstance(given, Mapping)
+                else {"id": f"{paradigm}_{number}", "pred": given}
                 for number, given in enumerate(several)
             ]
             part[paradigm] = {"predictions": answers}

@@ -9,6 +9,7 @@ import pytest
 from tests.commands.conftest import Cli, sentence
 from tests.commands.test_bad_input import refused
 from tests.evaluation.models import make_folder
+from tests.evaluation.test_reading_times import reading_rows, table
 
 FAST = ("train.epochs=1", "train.max_length=32", "train.batch_size=32", "compute.device=cpu")
 
@@ -91,6 +92,8 @@ def zero_shot(root: Path) -> None:
             for n in range(5)
         ]
         lines(root / f"global_piqa_{name}" / "eng_latn.jsonl", rows)
+    (root / "reading").mkdir(exist_ok=True)
+    table(root / "reading" / "reading_data.csv", reading_rows(6))
 
 
 def labelled(root: Path, name: str, columns: tuple[str, ...], labels: int = 2) -> None:
@@ -123,7 +126,8 @@ def document(run: str, name: str) -> dict[str, Any]:
 def test_the_parts_without_finetuning(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
     model = str(pretrained["bert"] / "model")
     parts = (
-        "blimp,supplement,ewok,comps,entity_tracking,global_piqa_parallel,global_piqa_nonparallel"
+        "blimp,supplement,ewok,comps,entity_tracking,global_piqa_parallel,global_piqa_nonparallel,"
+        "reading"
     )
     command = ("suite", model, "babylm", "--data", str(data), "run=babylm-1")
     code, out, err = cli(*command, "--tasks", parts, "compute.device=cpu", "--json")
@@ -132,7 +136,7 @@ def test_the_parts_without_finetuning(cli: Cli, pretrained: dict[str, Path], dat
     scores = {column["name"]: column["value"] for column in found["columns"]}
     assert list(scores) == [
         "BLiMP", "Supplement", "EWoK", "EWoK targets", "COMPS", "Entity", "PIQA parallel",
-        "PIQA other",
+        "PIQA other", "Reading", "Eye tracking", "Self-paced",
     ]  # fmt: skip
     blimp = document("babylm-1/blimp", "eval/minimal_pairs.json")["results"]
     means = [row["accuracy"] for row in blimp["paradigms"]]
@@ -148,8 +152,11 @@ def test_the_parts_without_finetuning(cli: Cli, pretrained: dict[str, Path], dat
     submission = document("babylm-1", "submission.json")
     assert list(submission) == [
         "blimp", "blimp_supplement", "ewok", "comps", "entity_tracking_filtered",
-        "global_piqa_parallel", "global_piqa_nonparallel",
+        "global_piqa_parallel", "global_piqa_nonparallel", "reading",
     ]  # fmt: skip
+    reading = submission["reading"]["reading"]["predictions"]
+    assert (reading[0]["id"], reading[0]["prev_pred"]) == (0, None)
+    assert set(reading[1]) == {"id", "pred", "prev_pred"}
     piqa = submission["global_piqa_parallel"]
     assert list(piqa) == [f"parallel_{n}" for n in range(5)]
     right = [
@@ -248,7 +255,7 @@ def test_what_a_family_cannot_do(cli: Cli, data: Path, tmp_path: Path) -> None:
     fast = data / "fast_eval"
     zero_shot(fast)
     for path in list(fast.iterdir()):
-        if "piqa" not in path.name:
+        if "piqa" not in path.name and path.name != "reading":
             path.rename(fast / f"{path.name.removesuffix('_filtered')}_fast")
     code, out, err = cli(*asked, "run=babylm-4", "--json")
     assert code == 0, err
