@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from plmctl import registry
-from plmctl.commands.evaluate import evaluated, kept_results
+from plmctl.commands.evaluate import kept_results
 from plmctl.commands.finetune import made_from
 from plmctl.commands.finetune_grid import (
     ProtocolRun,
@@ -27,8 +27,11 @@ from plmctl.commands.finetune_grid import (
     protocol_runs,
 )
 from plmctl.commands.suite_parts import (
+    Checkpoints,
     LabelledFile,
     PartRun,
+    checkpoints_of,
+    finish_part,
     group_tables,
     part_scores,
     parts_of,
@@ -101,11 +104,15 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     request = replace(request, model=check_model(request.model))
     family = LoadedModel(request.model).family.name
     tasks = tasks_of(suite, family, request.tasks, request.data)
-    parts = parts_of(suite, family, request.tasks)
+    at_checkpoints = {part.name for part in suite.parts if part.at_checkpoints}
+    saved: Checkpoints = ""
+    if at_checkpoints & set(request.tasks or at_checkpoints):
+        saved = checkpoints_of(request.model)
+    parts = parts_of(suite, family, request.tasks, saved)
     config, task_settings = suite_config(suite, request)
     # Whatever can be refused is refused before the first run: a suite trains for hours or days.
     check_run(config, config.run, fresh=request.fresh)
-    part_runs, missing = planned_parts(config, parts, task_settings)
+    part_runs, missing = planned_parts(config, parts, task_settings, saved)
     planned = entries(config, tasks, recipes_of(suite, family), task_settings, missing)
     if request.grid and not any(entry.config.grid for entry in planned):
         raise ConfigError("--grid: none of these recipes has a grid", "leave out --grid")
@@ -125,7 +132,10 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     what = f"{len(names)} task{'s' if len(names) > 1 else ''} ({', '.join(names)})"
     say(f"{request.suite}: {what}, {count} run{'s' if count > 1 else ''}")
     with AtWork(Path(config.run)) as work:
-        failed = finish_all([one.config for one in part_runs], evaluated)
+        by_run = {one.config.run: one for one in part_runs}
+        failed = finish_all(
+            [one.config for one in part_runs], lambda config: finish_part(by_run[config.run])
+        )
         failed |= finetune_all(configs, request.jobs) if configs else {}
         # The table has what is finished, also if a run failed; the same command then runs the rest.
         document = suite_scores(config, suite, family, planned, runs_of_task, part_runs)
@@ -144,7 +154,12 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
             for line in table_notes(suite, document):
                 say(line)
         if submission is not None:
-            say(f"{submission}: the file for the leaderboard")
+            done = {name for name in names if name in document["tasks"]}
+            every = [task.name for task in suite.tasks if not (task.asked_for or task.optional)]
+            every = [*(part.name for part in suite.parts if not part.asked_for), *every]
+            lacking = [name for name in every if name not in done]
+            without = f", without {listed(lacking)}" if lacking else ""
+            say(f"{submission}: the file for the leaderboard{without}")
         if failed:
             raise some_failed(failed, count)
         work.finish()

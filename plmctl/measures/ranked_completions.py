@@ -26,10 +26,9 @@ from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.prompting import Template, column_text, column_value, fill_template
 from plmctl.hashing import digest_of_items
 from plmctl.measures._paradigms import ParadigmConfig, Paradigms, file_names, refuse_no_items
-from plmctl.measures.base import Measure, Measurement, PerItemScores
+from plmctl.measures.base import Measure, Measurement, PerItemScores, tell
 from plmctl.metrics.statistics import mean_and_error
 from plmctl.models.completions import CompletionScore
-from plmctl.run.display import say
 
 _ROUNDING = 1e-6  # relative, of a score that is summed over tokens in float32
 
@@ -187,7 +186,7 @@ class RankedCompletions(Measure[Config], config=Config):
                 "leave out `without`",
             )
         if left_out:
-            say(f"{left_out:,} items are left out, which have {config.without!r} in a completion")
+            tell(f"{left_out:,} items are left out, which have {config.without!r} in a completion")
         return rankings, paradigms, left_out
 
     def _candidates(self, row: Row, ranking: str) -> list[Pair]:

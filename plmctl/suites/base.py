@@ -72,7 +72,7 @@ class SuitePart:
         name: Its folder in the suite's run folder.
         path: The shipped config of its measure, under ``configs/eval``.
         files: Where its files may be in a data directory, as patterns: the first that matches
-            anything counts.
+            anything counts. Empty: those of the config, below its ``evaluation_data``.
         source: Where users get them.
         rows: Their content, in words.
         asked_for: Run only if the user names it.
@@ -80,18 +80,20 @@ class SuitePart:
         changes: ``KEY=VALUE`` that differ from the config.
         items: Items of the official set; None: any number.
         official: Its name on the leaderboard; None: its own.
+        at_checkpoints: Score every checkpoint of the model's run, not the model.
     """
 
     name: str
     path: str
-    files: tuple[str, ...]
     source: str
     rows: str
+    files: tuple[str, ...] = ()
     asked_for: bool = False
     scores_parts: bool = False
     changes: tuple[str, ...] = ()
     items: int | None = None
     official: str | None = None
+    at_checkpoints: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,17 @@
 """The suites of BabyLM end to end: official files, the table, the leaderboard's file."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from plmctl.suites.leaderboards import FAST as FAST_NAMES
 from tests.commands.conftest import Cli, sentence
 from tests.commands.test_bad_input import refused
 from tests.evaluation.models import make_folder
+from tests.evaluation.test_age_of_acquisition import cdi
 from tests.evaluation.test_reading_times import reading_rows, table
 
 FAST = ("train.epochs=1", "train.max_length=32", "train.batch_size=32", "compute.device=cpu")
@@ -112,11 +115,19 @@ def labelled(root: Path, name: str, columns: tuple[str, ...], labels: int = 2) -
 @pytest.fixture
 def data(world: Path) -> Path:
     folder = world / "evaluation_data"
+    shutil.rmtree(folder, ignore_errors=True)
     zero_shot(folder / "full_eval")
     glue = folder / "full_eval" / "glue_filtered"
     labelled(glue, "wsc", ("text", "span1_text", "span2_text"))
     labelled(glue, "mnli", ("premise", "hypothesis"), 3)
     return folder
+
+
+def fast_sets(data: Path) -> None:
+    zero_shot(data / "fast_eval")
+    for name in ("blimp_filtered", "supplement_filtered", "ewok_filtered", "entity_tracking"):
+        folder = data / "fast_eval" / name
+        folder.rename(folder.with_name(f"{name.removesuffix('_filtered')}_fast"))
 
 
 def document(run: str, name: str) -> dict[str, Any]:
@@ -147,8 +158,9 @@ def test_the_parts_without_finetuning(cli: Cli, pretrained: dict[str, Path], dat
     entity = document("babylm-1/entity_tracking", "eval/ranked_completions.json")["results"]
     assert (entity["items"], entity["left_out"]) == (8, 2)
     assert "2 items are left out, which have 'nothing'" in err
-    (lacking,) = found["incomplete"]
-    assert (lacking["name"], lacking["missing"]) == ("NLP", ["GLUE"])
+    assert [(one["name"], one["missing"]) for one in found["incomplete"]] == [
+        ("NLP", ["GLUE"]), ("Human-like", ["AoA"]), ("Overall", ["GLUE", "AoA"]),
+    ]  # fmt: skip
     submission = document("babylm-1", "submission.json")
     assert list(submission) == [
         "blimp", "blimp_supplement", "ewok", "comps", "entity_tracking_filtered",
@@ -184,7 +196,66 @@ def test_the_parts_without_finetuning(cli: Cli, pretrained: dict[str, Path], dat
     assert "Interaction 100M (dev): final README" in err
     assert "no NLP: GLUE missing; the leaderboard counts a missing part as 0" in err
     assert "blimp: 18 rows, but the official set has 59,875" in err
-    assert "babylm-1/submission.json: the file for the leaderboard" in err
+    assert "babylm-1/submission.json: the file for the leaderboard, without aoa, fast, mrpc" in err
+
+
+def test_the_parts_at_every_checkpoint(cli: Cli, world: Path, data: Path) -> None:
+    fast_sets(data)
+    cdi(data / "full_eval" / "aoa")
+    run = ("pretrain", "gpt2.yaml", "run=series", "checkpoint.at=[1,2,3,4,5]", "checkpoint.keep=1")
+    assert cli(*run)[0] == 0
+    parts = ("--tasks", "aoa,fast,ewok", "compute.device=cpu")
+    command = ("suite", "series", "babylm", "--data", str(data), "run=babylm-6", *parts)
+    code, out, err = cli(*command, "--json")
+    assert code == 0, err
+    assert "lacks 19 of the 19 checkpoints that the leaderboard takes: chck_1M" in err
+    found = json.loads(out)
+    assert [row["checkpoint"] for row in found["tasks"]["fast"]["checkpoints"]] == [
+        f"step-{n}" for n in range(1, 7)
+    ]
+    submission = document("babylm-6", "submission.json")
+    assert list(submission) == ["ewok", "aoa_surprisals", "aoa", "fast_eval_results"]
+    fast = submission["fast_eval_results"]
+    assert {name: len(of) for name, of in fast.items()} == dict.fromkeys(FAST_NAMES, 6)
+    assert list(fast["blimp"][0]) == ["paradigm_0", "paradigm_1", "paradigm_2"]
+    assert list(fast["global_piqa_parallel"][0]) == ["global_piqa_parallel"]
+    assert set(fast["reading"][5]) == {"spr", "rt"}
+    of_last = document("babylm-6/fast", "eval/ranked_completions-4-step-000006.json")["results"]
+    assert fast["entity_tracking_filtered"][5] == {
+        row["paradigm"]: row["accuracy"] for row in of_last["paradigms"]
+    }
+    aoa = document("babylm-6/aoa", "eval/age_of_acquisition.json")["results"]
+    assert submission["aoa"] == {"aoa": pytest.approx(aoa["age_of_acquisition"])}
+    rows = submission["aoa_surprisals"]["results"]
+    assert len(rows) == 6 * aoa["items"]
+    assert set(rows[0]) == {
+        "step", "word_count", "target_word", "context_id", "context", "surprisal",
+    }  # fmt: skip
+    words = [row["word_count"] for row in rows[:: aoa["items"]]]
+    assert words == sorted(words)
+    assert words[0] > 0
+
+    code, out, err = cli(*command)
+    assert code == 0
+    assert "measuring" not in err  # what is measured is kept
+    assert "fast, per cent" in out
+    # A model without a series is said, and refused where it is asked for.
+    model = ("suite", "series/model", "babylm-2025", "--data", str(data), "run=babylm-7")
+    assert cli(*model, "--tasks", "ewok", "compute.device=cpu")[0] == 0
+
+
+def test_a_model_without_checkpoints(
+    cli: Cli, pretrained: dict[str, Path], data: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(pretrained["gpt2"] / "model", tmp_path / "bare")
+    bare = ("suite", str(tmp_path / "bare"), "babylm", "--data", str(data), "run=babylm-8")
+    hint = "pretrain with checkpoint.at=babylm"
+    refused(cli(*bare, "--tasks", "aoa"), 2, "needs the checkpoints of a run", hint)
+    few = ("suite", str(pretrained["gpt2"]), "babylm", "--data", str(data), "run=babylm-8")
+    refused(cli(*few, "--tasks", "fast"), 2, "which is too few", hint)
+    for path in (data / "full_eval" / "comps").iterdir():
+        path.unlink()
+    refused(cli(*few), 3, "aoa is skipped", "fast is skipped", "full_eval/comps/*.jsonl")
 
 
 def test_the_rules_until_2025(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
@@ -252,11 +323,7 @@ def test_missing_files_are_named(cli: Cli, pretrained: dict[str, Path], data: Pa
 def test_what_a_family_cannot_do(cli: Cli, data: Path, tmp_path: Path) -> None:
     model = str(make_folder(tmp_path, "elmo"))
     asked = ("suite", model, "babylm-fast", "--data", str(data), "compute.device=cpu")
-    fast = data / "fast_eval"
-    zero_shot(fast)
-    for path in list(fast.iterdir()):
-        if "piqa" not in path.name and path.name != "reading":
-            path.rename(fast / f"{path.name.removesuffix('_filtered')}_fast")
+    fast_sets(data)
     code, out, err = cli(*asked, "run=babylm-4", "--json")
     assert code == 0, err
     assert "ewok is skipped: ELMo's likelihood is of whole sentences" in err
