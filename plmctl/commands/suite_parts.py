@@ -162,7 +162,7 @@ def planned_parts(
 
 
 def _patterns(part: SuitePart, path: Path) -> dict[str, Sequence[str]]:
-    """Where the files of each measure may be in a data directory, by the key of its data."""
+    """The places of each measure's files in a data directory, by the key of its data."""
     if part.files:
         return {"measures.0.data": part.files}
     measures = load("eval", path).measures

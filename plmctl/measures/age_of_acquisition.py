@@ -94,8 +94,8 @@ class AgeOfAcquisition(Measure[Config], config=Config):
         both = [word for word, age in ages.items() if None not in (age, children.get(word))]
         r, p = 0.0, 1.0
         if len(both) >= _FEWEST:
-            found = pearsonr([ages[word] for word in both], [children[word] for word in both])
-            r, p = float(found.statistic), float(found.pvalue)
+            correlation = pearsonr([ages[word] for word in both], [children[word] for word in both])
+            r, p = float(correlation.statistic), float(correlation.pvalue)
         return {
             "age_of_acquisition": r if p <= _P else 0.0,
             "pearson": r,
@@ -126,14 +126,14 @@ def _contexts(path: Path) -> dict[str, list[str]]:
     """The contexts of each word; words of one character do not count."""
     try:
         whole = json.loads(path.read_bytes())
-        found = {
+        words = {
             word: [str(one["context"]) for one in of] for word, of in whole.items() if len(word) > 1
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{path}: not words with contexts: {error!r}", _HINT) from error
-    if not any(found.values()):
+    if not any(words.values()):
         raise DataError(f"{path}: no word has a context", _HINT)
-    return {word: of for word, of in found.items() if of}
+    return {word: of for word, of in words.items() if of}
 
 
 def _ages_of_children(path: Path) -> dict[str, float | None]:
@@ -197,7 +197,7 @@ def _crossing(
     bounds: tuple[Sequence[float], Sequence[float]],
     level: float,
 ) -> float | None:
-    """Where the sigmoid that fits ``y`` has a level; None: not between the ends of ``x``."""
+    """The ``x`` at which the sigmoid that fits ``y`` has a level; None: outside of ``x``."""
     from scipy.optimize import curve_fit
 
     try:

@@ -219,12 +219,12 @@ class Suite:
 
     def means(self, values: Mapping[str, float]) -> dict[str, float]:
         """The averages that the values determine, or that are among them."""
-        found: dict[str, float] = dict(values)
+        known = dict(values)
         for average in self.averages:
-            mean = average.of(found)
+            mean = average.of(known)
             if mean is not None:
-                found[average.name] = mean
-        return {one.name: found[one.name] for one in self.averages if one.name in found}
+                known[average.name] = mean
+        return {one.name: known[one.name] for one in self.averages if one.name in known}
 
     def recipes_of(self, family: str, answers: Sequence[str]) -> dict[str, Recipe]:
         """The recipe of each task: those of the family, or else of how it answers.
