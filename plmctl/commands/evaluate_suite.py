@@ -736,12 +736,14 @@ def table_notes(suite: Suite, document: Mapping[str, Any]) -> Iterator[str]:
             f"no {one['name']}: {listed(one['missing'])} missing; the leaderboard counts a missing "
             f"part as 0, which gives {one['with_zeros']:.2f}"
         )
-    for one in (*suite.parts, *suite.tasks):
-        items = document["tasks"].get(one.name, {}).get("items")
-        if None not in (one.items, items) and one.items != items:
+    official = {part.name: part.items for part in suite.parts}
+    official |= {task.name: task.items for task in suite.tasks}
+    for name, whole in official.items():
+        items = document["tasks"].get(name, {}).get("items")
+        if None not in (whole, items) and whole != items:
             yield (
-                f"{one.name}: {items:,} rows, but the official set has {one.items:,}: the score "
-                "cannot be compared with published ones"
+                f"{name}: {items:,} rows, but the official set has {whole:,}: the score cannot be "
+                "compared with published ones"
             )
     for row in _nearest_published(suite, document):
         yield f"{row.model} ({row.split}): {row.source}"

@@ -148,8 +148,8 @@ def planned_parts(
             if files := _matching(patterns, config.data):
                 changes.append(f"{key}={json.dumps(files)}")
             else:
-                at = f"{config.data or 'DIR'}/{patterns[0]}"
-                missing.append(f"{part.name}: {at} ({part.rows}); from {part.source}")
+                place = f"{config.data or 'DIR'}/{patterns[0]}"
+                missing.append(f"{part.name}: {place} ({part.rows}); from {part.source}")
         changes += [
             f"model={json.dumps(config.model)}",
             f"run={json.dumps(f'{config.run}/{part.name}')}",

@@ -65,7 +65,7 @@ class AgeOfAcquisition(Measure[Config], config=Config):
         pairs = [(text.strip(), f" {word}") for word, _, text in items]
         unique = list(dict.fromkeys(pairs))
         nll = {pair: -one.log_prob for pair, one in zip(unique, scorer(unique), strict=True)}
-        surprisals = [
+        surprisals: list[dict[str, Any]] = [
             {"target_word": word, "context_id": number, "context": text, "surprisal": nll[pair]}
             for (word, number, text), pair in zip(items, pairs, strict=True)
         ]
