@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from plmctl.commands import export
+from plmctl.commands.export import SavedCheckpoint, branch_names
+from plmctl.commands.suite_parts import checkpoints_of
 from plmctl.suites.leaderboards import FAST as FAST_NAMES
 from tests.commands.conftest import Cli, sentence
 from tests.commands.test_bad_input import refused
@@ -256,6 +259,54 @@ def test_a_model_without_checkpoints(
     for path in (data / "full_eval" / "comps").iterdir():
         path.unlink()
     refused(cli(*few), 3, "aoa is skipped", "fast is skipped", "full_eval/comps/*.jsonl")
+
+
+def saved_at(*millions: float) -> list[SavedCheckpoint]:
+    words = {step: round(million * 10**6) for step, million in enumerate(millions, 1)}
+    named = branch_names(words)
+    return [SavedCheckpoint(step, Path(), named[step], read) for step, read in words.items()]
+
+
+def test_the_checkpoints_that_the_leaderboard_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    small = [*range(1, 10), *range(10, 101, 10)]
+    large = [*small, *range(200, 1001, 100)]
+
+    def chosen(saved: list[SavedCheckpoint]) -> list[str] | str:
+        monkeypatch.setattr(export, "saved_checkpoints", lambda folder: saved)
+        of = checkpoints_of(str(tmp_path / "model"))
+        return of if isinstance(of, str) else [one.name for one in of]
+
+    names = [f"chck_{million}M" for million in small]
+    assert chosen(saved_at(*sorted([*small, 11, 99.5]))) == names  # 11M and the end are not taken
+    assert len(chosen(saved_at(*large))) == 28
+    assert capsys.readouterr().err == ""
+    assert chosen(saved_at(*small[3:])) == names[3:]
+    assert (
+        "lacks 3 of the 19 checkpoints that the leaderboard takes: chck_1M, chck_2M, chck_3M"
+        in (capsys.readouterr().err)
+    )
+    unknown = [one._replace(words=None) for one in saved_at(*small)]
+    assert "do not say how many words they have seen" in chosen(unknown)
+    assert "has 3 checkpoints, which is too few" in chosen(saved_at(1, 2, 3))
+
+
+def test_a_series_without_words_is_refused(cli: Cli, world: Path, data: Path) -> None:
+    """Chinese words are counted by `prepare` only, unless the config has words in it."""
+    text = "\n\n".join("他在银行工作。\n河的岸很长。" * 8 for _ in range(40))
+    Path("zh.txt").write_text(text, encoding="utf-8")
+    run = ("pretrain", "gpt2.yaml", "run=wordless", "data.train=[zh.txt]", "checkpoint.at=[2,4]")
+    assert cli(*run)[0] == 0
+    cdi(data / "full_eval" / "aoa")
+    found = cli(
+        *("eval", "babylm/aoa", "model=wordless", "run=wordless-aoa", "--at-checkpoints"),
+        f"measures.0.data=[{data}/full_eval/aoa/cdi_*]",
+    )
+    refused(found, 2, "do not say how many words they have seen, which age_of_acquisition needs")
+    suite = ("suite", "wordless", "babylm", "--data", str(data), "run=babylm-9", "--tasks", "aoa")
+    refused(cli(*suite), 2, "do not say how many words they have seen", "checkpoint.at=babylm")
 
 
 def test_the_rules_until_2025(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
