@@ -147,6 +147,15 @@ def compare_tokenizers(
             show_default=False,
         ),
     ] = None,
+    parallel: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="A language and its sentences, which mean the same as those of the others, line "
+            "by line: what each language pays. Two or more.",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[
         str | None, typer.Option(metavar="FILE", help="Also write an HTML page.")
     ] = None,
@@ -159,4 +168,4 @@ def compare_tokenizers(
     """
     from plmctl.commands import evaluate_tokenizers as command
 
-    command.run(folders, text=text or (), out=out, as_json=as_json)
+    command.run(folders, text=text or (), parallel=parallel or (), out=out, as_json=as_json)

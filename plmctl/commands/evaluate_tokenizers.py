@@ -15,6 +15,7 @@ from plmctl.run.display import say, show_result
 from plmctl.tokenization import quality
 from plmctl.tokenization.check import check_tokenizer
 from plmctl.tokenization.encode import Encoder
+from plmctl.tokenization.parity import check_parallel
 
 HELD_OUT = "held_out.txt"
 """The lines that training held out, in the folder's ``eval``."""
@@ -27,8 +28,16 @@ _WIDEST = 40  # characters of a listed token
 _SAMPLE_LENGTH = range(40, 160)  # characters
 
 
-def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json: bool) -> None:
+def run(
+    folders: Sequence[str],
+    *,
+    text: Sequence[str],
+    parallel: Sequence[str],
+    out: str | None,
+    as_json: bool,
+) -> None:
     """Measure, print, and write the page if ``out`` names one."""
+    languages = _languages(parallel)
     paths = list(dict.fromkeys(model_of_run(folder) for folder in folders))
     for path in paths:
         if not Path(path).is_dir():
@@ -43,6 +52,12 @@ def run(folders: Sequence[str], *, text: Sequence[str], out: str | None, as_json
     lines, source = _lines(paths[0], text)
     document = _measure(paths, lines)
     document["text"] = f"{len(lines):,} lines of {source}"
+    if languages:
+        check_parallel(languages, say)
+        document["languages"] = {
+            name: quality.fairness(Encoder(entry["folder"]).open(), languages).metrics()
+            for name, entry in document["tokenizers"].items()
+        }
     if not as_json:
         say(f"measured on {document['text']}")
     if out is not None:
@@ -79,6 +94,39 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
         "overlap": [[quality.overlap(one, other) for other in measured] for one in measured],
         "samples": [{n: quality.segments(tokenizers[n], text) for n in names} for text in samples],
     }
+
+
+def _languages(parallel: Sequence[str]) -> dict[str, list[str]]:
+    """The parallel lines by language, from NAME=FILE."""
+    named = [one.partition("=") for one in parallel]
+    wrong = [one for one, parts in zip(parallel, named, strict=True) if not all(parts)]
+    paths = {name: path for name, _, path in named}
+    if wrong or len(paths) < len(named) or len(paths) == 1:
+        raise ConfigError(
+            f"--parallel {' --parallel '.join(wrong or parallel)}: expected two or more languages "
+            "with different names",
+            "write --parallel en=english.txt --parallel hi=hindi.txt",
+        )
+    return {
+        name: parallel_lines(path) for name, _, path in (one.partition("=") for one in parallel)
+    }
+
+
+def parallel_lines(path: str) -> list[str]:
+    """The lines of a file whose line i means the same as line i of another.
+
+    Raises:
+        DataError: There is no such file, or a line is blank.
+    """
+    if not Path(path).is_file():
+        raise DataError(f"{path}: no such file", "name a file with a sentence in each line")
+    lines = [line.text.rstrip("\r\n") for line in read_lines(Path(path))]
+    blank = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
+    if blank is not None:
+        raise DataError(
+            f"{path}:{blank}: a blank line", "parallel files have a sentence in each line"
+        )
+    return lines
 
 
 def _short(token: str) -> str:

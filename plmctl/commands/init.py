@@ -53,6 +53,7 @@ from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.launch import StartOptions
 from plmctl.run.preflight import check_network, stand_in
 from plmctl.run.yardstick import WORTH_IT
+from plmctl.tokenization.units import cut_words
 
 
 @dataclass(frozen=True)
@@ -459,7 +460,7 @@ class Proposal:
         if looked.chinese:
             return 1.05 if algorithm == "wordpiece" else 1.4
         if not looked.spaced:
-            return 1.2 if algorithm == "byte_bpe" else 2.5
+            return 1.2 if algorithm == "byte_bpe" and not self.get("pattern") else 2.5
         return 3.0 + 0.3 * math.log2(self["vocab_size"] / 1000)
 
     @property
@@ -597,6 +598,8 @@ def choose_cleaning(proposal: Proposal) -> Iterator[Setting]:
     if looked.joiners > 0.0005 and template.KIND != "bytes":  # bytes keep them anyway
         share = f"{looked.joiners:.2%} of the letters are joined by U+200C or U+200D"
         yield Setting("keep_joiners", True, share, "true")
+    if template.KIND == "bytes" and (cut := cut_words(text.splitlines())) is not None:
+        yield Setting("pattern", "marks", cut)
 
 
 def choose_length(proposal: Proposal) -> Iterator[Setting]:

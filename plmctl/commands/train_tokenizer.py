@@ -9,11 +9,11 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plmctl.commands.evaluate_tokenizers import HELD_OUT
+from plmctl.commands.evaluate_tokenizers import HELD_OUT, parallel_lines
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.corpus.marks import notes_on
 from plmctl.corpus.overlap import Overlap, OverlapCounter
@@ -27,14 +27,18 @@ from plmctl.families.base import get_family
 from plmctl.files import sync, write_atomically, writing
 from plmctl.reporting.run_files import read_status
 from plmctl.reporting.tables import metrics_table
+from plmctl.reporting.tokenizer_report import fairness_table
 from plmctl.run.display import say, show_result, work_progress
 from plmctl.run.folder import AtWork, check_run, open_run, write_results
+from plmctl.tokenization.algorithms.base import Progress
 from plmctl.tokenization.check import SUMS, check_saved, check_tokenizer, write_probe, write_sums
 from plmctl.tokenization.load import load_tokenizer
 from plmctl.tokenization.lost import lost_letters
-from plmctl.tokenization.quality import measure
-from plmctl.tokenization.train import TrainedTokenizer, estimate_memory, train
-from plmctl.tokenization.units import plain_copy
+from plmctl.tokenization.parity import check_parallel
+from plmctl.tokenization.quality import fairness, measure
+from plmctl.tokenization.templates import TokenizerTemplate
+from plmctl.tokenization.train import TrainedTokenizer, estimate_memory, train, train_fair
+from plmctl.tokenization.units import cut_words, kind_of, marks_stay, plain_copy
 from plmctl.tokenization.unknown import UnknownCounter
 
 if TYPE_CHECKING:
@@ -59,14 +63,14 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
         _complete(config, folder)
         return
     began = time.perf_counter()
-    part = subsample_bytes(config.data, config.data.max_bytes, config.seed)
-    _check_memory(config, part.size)
-    text = _Text(part, config.seed)
+    texts = _texts(config)
+    _check_memory(config, sum(text.part.size for text in texts))
     template = get_family(config.family).TOKENIZER(config)
-    trained = train(template, text.lines(), lambda title: work_progress(title, "items"))
+    parallel = _parallel(config)
+    trained = _trained(template, texts, parallel)
     seconds = time.perf_counter() - began
-    _report_limits(config, part, trained)
-    _report_text(config, trained, text)
+    _report_limits(config, texts, trained)
+    _report_text(config, trained, texts)
     open_run(config, config.run, fresh=fresh)
     beside = folder / _SAVING
     with AtWork(folder) as work:
@@ -74,12 +78,51 @@ def run(config: TokenizerConfig, *, fresh: bool, as_json: bool) -> None:
         with writing(beside):
             shutil.rmtree(beside, ignore_errors=True)
             trained.tokenizer.save_pretrained(beside)
-            check_saved(beside, trained.tokenizer, text.held_out[:200])
+            check_saved(beside, trained.tokenizer, texts[0].held_out[:200])
             write_probe(beside)
-        metrics = _measure(trained.tokenizer, folder, part, text, seconds)
+        metrics = _measure(trained.tokenizer, folder, texts, seconds)
         _place(folder)
         work.finish()
-    show_result(metrics, [metrics_table(f"tokenizer {folder}", metrics)], as_json=as_json)
+    tables = [metrics_table(f"tokenizer {folder}", metrics)]
+    if parallel:
+        paid = fairness(plain_copy(trained.tokenizer), parallel).metrics()
+        tables.append(fairness_table({folder.name: paid}))
+        metrics = {**metrics, "languages": paid}
+    show_result(metrics, tables, as_json=as_json)
+
+
+def _texts(config: TokenizerConfig) -> list["_Text"]:
+    """The text to learn from; with ``parity`` that of each language, with the same limit."""
+    data = config.data
+    languages = {one.name: one.train for one in data.mixture}
+    if not config.parity:
+        languages = {"": data.sources}
+    limit = data.max_bytes // len(languages)
+    return [
+        _Text(subsample_bytes(data.of(own), limit, config.seed), config.seed, name)
+        for name, own in languages.items()
+    ]
+
+
+def _parallel(config: TokenizerConfig) -> dict[str, list[str]]:
+    """The parallel sentences by language, if they balance the tokenizer."""
+    if not config.parity:
+        return {}
+    lines = {one.name: parallel_lines(str(one.parallel)) for one in config.data.mixture}
+    check_parallel(lines, say)
+    return lines
+
+
+def _trained(
+    template: TokenizerTemplate, texts: list["_Text"], parallel: dict[str, list[str]]
+) -> TrainedTokenizer:
+    def work(title: str) -> AbstractContextManager[Progress]:
+        return work_progress(title, "items")
+
+    if not parallel:
+        return train(template, texts[0].lines(), work)
+    streams = [text.lines() for text in texts]
+    return train_fair(template, streams, list(parallel.values()), work)
 
 
 def _complete(config: TokenizerConfig, folder: Path) -> None:
@@ -96,10 +139,10 @@ def _complete(config: TokenizerConfig, folder: Path) -> None:
         _place(folder)
         check_tokenizer(config.run)
         if work.status.missing(folder):  # the measurements are lost: read the text again
-            part = subsample_bytes(config.data, config.data.max_bytes, config.seed)
-            text = _Text(part, config.seed)
-            deque(text.lines(), maxlen=0)
-            _measure(load_tokenizer(config.run), folder, part, text, None)
+            texts = _texts(config)
+            for text in texts:
+                deque(text.lines(), maxlen=0)
+            _measure(load_tokenizer(config.run), folder, texts, None)
         work.finish()
     say(f"{config.run} is finished: this tokenizer was already trained and is now complete")
 
@@ -107,7 +150,7 @@ def _complete(config: TokenizerConfig, folder: Path) -> None:
 def _say_what_changed(config: TokenizerConfig, trained: float) -> None:
     """Name the files that somebody wrote to since the tokenizer was trained; none is read."""
     with suppress(PlmError):  # a text that is gone is no other text
-        files = [path for source in resolve(config.data.train) for path in source.files]
+        files = [path for source in resolve(config.data.sources) for path in source.files]
         touched = [
             str(path)
             for path in files
@@ -128,17 +171,19 @@ class _Text:
     Nothing is held out of a small text: it is measured on pieces that it also learned from.
 
     Attributes:
+        name: The language, with ``parity``.
         held_out: Lines or pieces of lines, in the order of the text.
-        source: A description of them.
+        size: Bytes of them.
+        is_separate: Whether they were not learned from.
         overlap: How much of them stands in the text to learn from; known at the end of ``lines``.
     """
 
-    def __init__(self, part: ByteSubsample, seed: int) -> None:
-        self._part, self._seed = part, seed
+    def __init__(self, part: ByteSubsample, seed: int, name: str) -> None:
+        self.part, self._seed, self.name = part, seed, name
         self.held_out: list[str] = []
-        self.source = ""
+        self.size = 0
         self.overlap: Overlap | None = None
-        self._is_separate = False
+        self.is_separate = False
 
     def lines(self) -> Iterator[str]:
         """Stream the text to learn from, with a progress bar."""
@@ -148,17 +193,17 @@ class _Text:
                 counter.add(line)
             left -= len(line)
             yield line
-        for piece in self.held_out if self._is_separate else ():
+        for piece in self.held_out if self.is_separate else ():
             counter.add(piece, held_out=True)
         self.overlap = counter.result(whole=left > 0)
 
     def _lines(self) -> Iterator[str]:
         # The size of a compressed file or a table is known only when it has been read.
-        large = self._part.size >= _HELD_OUT_FROM
-        held = _Lowest(min(_MEASURED, self._part.size * _HELD_OUT) if large else _MEASURED)
+        large = self.part.size >= _HELD_OUT_FROM
+        held = _Lowest(min(_MEASURED, self.part.size * _HELD_OUT) if large else _MEASURED)
         seen = 0
         with work_progress("reading") as progress:
-            for line in self._part.lines(progress):
+            for line in self.part.lines(progress):
                 for piece in (line,) if len(line) <= _PIECE else _pieces(line):
                     content = piece.encode()
                     seen += len(content)
@@ -168,14 +213,13 @@ class _Text:
                         continue
                     left = held.add(number, piece, len(content))
                     yield from left if large else (piece,)
-        separate = self._is_separate = large and seen >= _HELD_OUT_FROM
+        separate = self.is_separate = large and seen >= _HELD_OUT_FROM
         if separate:
             yield from held.keep(seen * _HELD_OUT)
         self.held_out = held.pieces()
         if large and not separate:
             yield from self.held_out
-        size = f"{held.size / 1e6:,.3f} MB"
-        self.source = f"{size} held out" if separate else f"{size} of the text that it learned from"
+        self.size = held.size
 
 
 class _Lowest:
@@ -238,12 +282,11 @@ def _pieces(line: str) -> Iterator[str]:
 def _measure(
     tokenizer: "PreTrainedTokenizerBase",
     folder: Path,
-    part: ByteSubsample,
-    text: _Text,
+    texts: list[_Text],
     seconds: float | None,
 ) -> dict[str, Any]:
     """Measure how well the vocabulary fits the held-out text; write both."""
-    lines = text.held_out
+    lines = _held_out(texts)
     plain = plain_copy(tokenizer)
     encodings = plain.encode_batch(list(lines), add_special_tokens=False)
     encoded = [encoding.ids for encoding in encodings]
@@ -255,8 +298,8 @@ def _measure(
     metrics |= {
         "characters per token": round(sum(map(len, lines)) / max(1, tokens), 3),
         "unknown tokens": f"{100 * unknown / max(1, tokens):.3f} %",
-        "learned from": f"{part.size / 1e6:,.1f} MB",
-        "measured on": text.source,
+        "learned from": f"{sum(text.part.size for text in texts) / 1e6:,.1f} MB",
+        "measured on": _source(texts),
     }
     if seconds is not None:
         metrics["seconds"] = round(seconds, 1)
@@ -265,6 +308,19 @@ def _measure(
         write_atomically(path, "".join(line.replace("\n", " ") + "\n" for line in lines))
     write_results(folder, "tokenizer", {"kind": "tokenizer", "results": metrics})
     return metrics
+
+
+def _source(texts: list[_Text]) -> str:
+    """What is measured on."""
+    size = f"{sum(text.size for text in texts) / 1e6:,.3f} MB"
+    of = f" in {len(texts)} languages" if len(texts) > 1 else ""
+    if all(text.is_separate for text in texts):
+        return f"{size}{of} held out"
+    return f"{size}{of} of the text that it learned from"
+
+
+def _held_out(texts: list[_Text]) -> list[str]:
+    return [line for text in texts for line in text.held_out]
 
 
 def _place(folder: Path) -> None:
@@ -282,9 +338,9 @@ def _place(folder: Path) -> None:
         sync(folder)
 
 
-def _report_limits(config: TokenizerConfig, part: ByteSubsample, trained: TrainedTokenizer) -> None:
+def _report_limits(config: TokenizerConfig, texts: list[_Text], trained: TrainedTokenizer) -> None:
     """Say if the text was sampled, or the vocabulary is smaller than requested."""
-    if part.size < part.total:
+    for part in (text.part for text in texts if text.part.size < text.part.total):
         say(
             f"learned from {part.size / 1e6:,.0f} MB of {part.total / 1e6:,.0f} MB, "
             "a sample (data.max_bytes)"
@@ -296,34 +352,41 @@ def _report_limits(config: TokenizerConfig, part: ByteSubsample, trained: Traine
         elif config.algorithm == "word":
             reason = f"no other word occurs at least {config.min_frequency} times (min_frequency)"
         say(f"{trained.size:,} ids instead of {config.vocab_size:,}: {reason}")
-    if trained.counts.threshold > 1:
+    if trained.threshold > 1:
         say(
-            f"words that occur less than {trained.counts.threshold} times were sampled to stay "
+            f"words that occur less than {trained.threshold} times were sampled to stay "
             "within max_memory"
         )
 
 
-def _report_text(config: TokenizerConfig, trained: TrainedTokenizer, text: _Text) -> None:
+def _report_text(config: TokenizerConfig, trained: TrainedTokenizer, texts: list[_Text]) -> None:
     """Say what of the text is no text, what the rules drop, and what is unknown nevertheless.
 
     Raises:
         DataError: Nearly all of the text is unknown.
     """
-    sources = resolve(config.data.train, config.data.max_document)[:_LOOKED_AT]
+    sources = resolve(config.data.sources, config.data.max_document)[:_LOOKED_AT]
     for note in notes_on(
         [opening(one, config.data, _OPENING) for one in sources], config.data.separator
     ):
         say(note)
-    if text.overlap is not None:
-        say(text.overlap.line())
-        if (warning := text.overlap.warning()) is not None:
-            say(warning)
-    normalizer = trained.tokenizer.backend_tokenizer.normalizer
+    for text in texts:
+        label = f"{text.name}: " if text.name else ""
+        if text.overlap is not None:
+            say(label + text.overlap.line())
+            if (warning := text.overlap.warning()) is not None:
+                say(label + warning)
+    held_out = _held_out(texts)
+    backend = trained.tokenizer.backend_tokenizer
+    by_gpt2 = kind_of(backend) == "bytes" and not marks_stay(backend) and config.pattern is None
+    if by_gpt2 and (cut := cut_words(held_out)) is not None:
+        say(f"{cut}; add pattern=marks to keep them together")
+    normalizer = backend.normalizer
     if normalizer is not None:
-        line = lost_letters(normalizer.normalize_str, text.held_out).report()
+        line = lost_letters(normalizer.normalize_str, held_out).report()
         if line is not None:
             say(line)
-    unknown = UnknownCounter.of(trained.tokenizer).count(text.held_out)
+    unknown = UnknownCounter.of(trained.tokenizer).count(held_out)
     if (line := unknown.report("the text", "that was trained")) is not None:
         say(line)
 

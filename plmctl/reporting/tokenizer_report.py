@@ -1,6 +1,7 @@
 """Tokenizers side by side: tables for the terminal, and a page."""
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ def tokenizer_tables(document: Document) -> list[Table]:
     """Metrics, words by script, overlap and samples."""
     names = list(document["tokenizers"])
     tables = [rows_table("tokenizers", ["", *names], _metrics(document))]
+    if languages := document.get("languages"):
+        tables.append(fairness_table(languages))
     if rows := _scripts(document):
         tables.append(rows_table("tokens per word (words that are one token)", ["", *names], rows))
     if len(names) > 1:
@@ -36,6 +39,14 @@ def tokenizer_tables(document: Document) -> list[Table]:
     for sample in document["samples"]:
         tables.append(_wrapped("sample", [(n, _coloured(sample[n])) for n in names]))
     return tables
+
+
+_PAID = "tokens of a parallel sentence (pieces before merging: the least)"
+
+
+def fairness_table(languages: Mapping[str, Mapping[str, Any]]) -> Table:
+    """What each language pays, by tokenizer."""
+    return rows_table(_PAID, ["", *languages], _paid(languages))
 
 
 def tokenizer_page(document: Document) -> str:
@@ -52,6 +63,9 @@ def tokenizer_page(document: Document) -> str:
         element("div", embedded_curves(_plot(document)), class_="panel", style="margin-top:14px"),
         element("h2", "Tokens per word, by script (words that are one token)"),
         scripts,
+        join(element("h2", _PAID.capitalize()), _table(names, _paid(languages)))
+        if (languages := document.get("languages"))
+        else "",
         join(
             element("h2", "Vocabulary in both, % of the smaller"), _table(names, _overlap(document))
         )
@@ -73,6 +87,24 @@ def _scripts(document: Document) -> list[list[object]]:
     every = [entry["scripts"] for entry in document["tokenizers"].values()]
     names = [name for name, entry in every[0].items() if entry["words"] >= _FEW_WORDS]
     return [[name, *(_fertility(scripts[name]) for scripts in every)] for name in names]
+
+
+def _paid(languages: Mapping[str, Mapping[str, Any]]) -> list[list[object]]:
+    every = list(languages.values())
+    rows: list[list[object]] = [
+        [name, *(f"{one['tokens'][name]:.1f} ({one['pieces'][name]:.1f})" for one in every)]
+        for name in every[0]["tokens"]
+    ]
+    dearest = [sorted(one["tokens"], key=one["tokens"].__getitem__) for one in every]
+    spread = [
+        f"{one['spread']:.2f} ({names[-1]} / {names[0]})"
+        for one, names in zip(every, dearest, strict=True)
+    ]
+    rows += [["dearest / cheapest", *spread], ["Gini", *(f"{one['gini']:.3f}" for one in every)]]
+    if any(any(one["unknown"].values()) for one in every):
+        worst = [max(one["unknown"].items(), key=itemgetter(1)) for one in every]
+        rows.append(["most unknown, %", *(f"{100 * share:.1f} ({name})" for name, share in worst)])
+    return rows
 
 
 def _fertility(counts: Mapping[str, int]) -> str:

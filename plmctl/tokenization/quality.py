@@ -1,4 +1,4 @@
-"""How well a tokenizer fits a text: metrics of one tokenizer, and of two side by side.
+"""How well a tokenizer fits a text: of one tokenizer, of two side by side, and of languages.
 
 A word here is a run of letters, marks and digits, whatever the tokenizer treats as a word, so that
 the metrics of different tokenizers can be compared. In scripts without spaces between words
@@ -8,7 +8,7 @@ the metrics of different tokenizers can be compared. In scripts without spaces b
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -102,6 +102,55 @@ def measure(tokenizer: Tokenizer, texts: Sequence[str]) -> Quality:
         longest=sorted(surfaces, key=lambda text: (-len(text), text))[:_LONGEST],
         surfaces=frozenset(surfaces - {""}),
     )
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """What a tokenizer makes of the same sentences in several languages.
+
+    Attributes:
+        tokens: Mean tokens of a sentence, by language.
+        pieces: Mean pieces of the pre-tokenizer, below which no vocabulary can get.
+        bytes: Mean bytes.
+        unknown: Share of the tokens that are unknown.
+    """
+
+    tokens: Mapping[str, float]
+    pieces: Mapping[str, float]
+    bytes: Mapping[str, float]
+    unknown: Mapping[str, float]
+
+    def metrics(self) -> dict[str, Any]:
+        """All of it, with ``spread``, the dearest language over the cheapest, and ``gini``.
+
+        Gini's coefficient: half of the mean difference of two languages over the mean, 0 if all pay
+        the same.
+        """
+        costs = np.array(list(self.tokens.values()))
+        differences = np.abs(costs[:, None] - costs[None, :]).sum()
+        gini = float(differences / (2 * len(costs) ** 2 * costs.mean()))
+        return asdict(self) | {"spread": float(costs.max() / costs.min()), "gini": gini}
+
+
+def fairness(tokenizer: Tokenizer, lines: Mapping[str, Sequence[str]]) -> Fairness:
+    """Measure a tokenizer on parallel lines, without special tokens.
+
+    Args:
+        tokenizer: As ``units.plain_tokenizer`` sets it.
+    """
+    normalizer, cutter = tokenizer.normalizer, tokenizer.pre_tokenizer
+    normalize = normalizer.normalize_str if normalizer else str
+    unknown = _unknown(tokenizer)
+    tokens, pieces, sizes, shares = {}, {}, {}, {}
+    for name, own in lines.items():
+        encoded = tokenizer.encode_batch(list(own), add_special_tokens=False)
+        ids = [id_ for one in encoded for id_ in one.ids]
+        tokens[name] = len(ids) / len(own)
+        cut = (len(cutter.pre_tokenize_str(normalize(line))) if cutter else 1 for line in own)
+        pieces[name] = sum(cut) / len(own)
+        sizes[name] = sum(len(line.encode()) for line in own) / len(own)
+        shares[name] = sum(id_ == unknown for id_ in ids) / max(1, len(ids))
+    return Fairness(tokens, pieces, sizes, shares)
 
 
 def overlap(one: Quality, other: Quality) -> float:

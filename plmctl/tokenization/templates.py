@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from plmctl.characters import JOINERS
 from plmctl.config.tokenizer import Algorithm, TokenizerConfig
 from plmctl.errors import ConfigError
-from plmctl.tokenization.units import Kind
+from plmctl.tokenization.units import Kind, cut_by_marks
 
 if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
@@ -71,7 +71,7 @@ class TokenizerTemplate:
 
     def class_options(self) -> tuple[dict[str, Any], bool]:
         """Arguments of the family's class, and whether the general class is needed."""
-        return {}, self.rules != self.RULES
+        return {}, self.rules != self.RULES or self.config.pattern == "marks"
 
     def sentinels(self) -> list[str]:
         """T5's sentinels, in the order of their ids."""
@@ -180,6 +180,8 @@ class TokenizerTemplate:
 
         backend = tokenizer.backend_tokenizer
         backend.normalizer = self.normalizer()
+        if self.config.pattern == "marks":
+            backend.pre_tokenizer = cut_by_marks()
         if isinstance(backend.model, WordPiece) and self.config.max_word_length:
             backend.model.max_input_chars_per_word = self.config.max_word_length
         return PreTrainedTokenizerFast(

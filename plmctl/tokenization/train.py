@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
@@ -21,10 +21,27 @@ from numpy.typing import NDArray
 from plmctl.arrays import text_batches
 from plmctl.config.tokenizer import TokenizerConfig
 from plmctl.errors import DataError
-from plmctl.tokenization.algorithms.base import Algorithm, Progress, VocabTask, get_algorithm
+from plmctl.tokenization.algorithms.base import (
+    Algorithm,
+    Progress,
+    VocabTask,
+    check_fits,
+    get_algorithm,
+)
+from plmctl.tokenization.algorithms.byte_bpe import ByteBPE
 from plmctl.tokenization.extending import extend_tokenizer, load_to_extend
+from plmctl.tokenization.parity import learn_fair_merges
 from plmctl.tokenization.templates import TokenizerTemplate
-from plmctl.tokenization.units import ONE_WORD, SPACE_BYTE, SPACE_MARK, Kind, cut, kind_of, pattern
+from plmctl.tokenization.units import (
+    ONE_WORD,
+    SPACE_BYTE,
+    SPACE_MARK,
+    Kind,
+    cut,
+    kind_of,
+    marks_stay,
+    pattern,
+)
 from plmctl.tokenization.words import check_mark
 
 if TYPE_CHECKING:
@@ -50,11 +67,12 @@ class TrainedTokenizer:
     Attributes:
         tokenizer: It has the family's class, or the general one.
         size: Number of ids; fewer than requested if the text has no more to learn.
+        threshold: See ``UnitCounts``.
     """
 
     tokenizer: PreTrainedTokenizerFast
     size: int
-    counts: UnitCounts
+    threshold: int
 
 
 def train(template: TokenizerTemplate, texts: Iterable[str], work: Work) -> TrainedTokenizer:
@@ -78,20 +96,50 @@ def train(template: TokenizerTemplate, texts: Iterable[str], work: Work) -> Trai
     counts = count_units(
         as_normalized(texts, rules, kind),
         kind,
+        marks_stay=marks_stay(rules),
         budget=_max_symbols(config, algorithm),
         seed=config.seed,
     )
     words = count_words(rules, counts)
     if not words:
-        raise DataError(f"no text in {', '.join(config.data.train)}", "check the paths")
+        raise DataError(f"no text in {', '.join(config.data.sources)}", "check the paths")
     if old is not None:
         with work("learning") as progress:
             extended = extend_tokenizer(old, algorithm, words, config, progress)
-        return TrainedTokenizer(extended, len(extended), counts)
+        return TrainedTokenizer(extended, len(extended), counts.threshold)
     task = VocabTask(words, config.vocab_size, first, last, config)
     with work("learning") as progress:
         learned = algorithm.learn(task, progress)
-    return TrainedTokenizer(template.make(learned.model), learned.size, counts)
+    return TrainedTokenizer(template.make(learned.model), learned.size, counts.threshold)
+
+
+def train_fair(
+    template: TokenizerTemplate,
+    texts: Sequence[Iterable[str]],
+    parallel: Sequence[Sequence[str]],
+    work: Work,
+) -> TrainedTokenizer:
+    """Learn byte-level BPE by which languages pay the same (``parity``).
+
+    Args:
+        texts: The text of each language, read once.
+        parallel: The lines of each language, as ``check_parallel`` wants them.
+
+    Raises:
+        ConfigError: As ``train``, or the tokenizers library is too old.
+    """
+    config, (first, last) = template.config, template.special_tokens
+    task = VocabTask({}, config.vocab_size, first, last, config)
+    alphabet = [chr(code) for code in ByteBPE().alphabet(task).tolist()]
+    check_fits(len(alphabet), config.vocab_size, len(first) + len(last))
+    room = config.vocab_size - len(first) - len(last) - len(alphabet)
+    rules = template.make({}).backend_tokenizer
+    with work("learning"):
+        merges = learn_fair_merges(rules, texts, parallel, room, config.min_frequency)
+    tokens = list(dict.fromkeys([*first, *alphabet, *map("".join, merges), *last]))
+    vocab = {token: id_ for id_, token in enumerate(tokens)}
+    tokenizer = template.make({"vocab": vocab, "merges": merges})
+    return TrainedTokenizer(tokenizer, len(vocab), 1)
 
 
 def estimate_memory(config: TokenizerConfig, text_bytes: int) -> int:
@@ -177,15 +225,18 @@ class UnitCounts:
     threshold: int
 
 
-def count_units(texts: Iterable[str], kind: Kind, *, budget: int, seed: int) -> UnitCounts:
+def count_units(
+    texts: Iterable[str], kind: Kind, *, budget: int, seed: int, marks_stay: bool = False
+) -> UnitCounts:
     """Count the units of ``texts``.
 
     Args:
         texts: Read once, in order; the result depends on the order only if the table overflows.
+        marks_stay: See ``pattern``.
         budget: Maximum number of symbols of all distinct units: bytes if ``kind`` is "bytes", else
             characters.
     """
-    find = pattern(kind, LONGEST_UNIT).findall
+    find = pattern(kind, LONGEST_UNIT, marks_stay=marks_stay).findall
     measure = _utf8_length if kind == "bytes" else len
     table: Counter[str] = Counter()
     draws = random.Random(seed)

@@ -9,7 +9,7 @@ whole batches of texts into parts of one unit or a few; ``pattern`` finds the un
 import json
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import Bools, Ints
-from plmctl.characters import HAN, chinese
+from plmctl.characters import HAN, JOINERS, chinese
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -42,6 +42,16 @@ SPACE_BYTE = "\u0120"
 SPACE_MARK = "\u2581"
 """In SentencePiece's pieces, this stands for the space before a word."""
 
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""Radford et al. 2019; openai/gpt-2, encoder.py: what is cut off before bytes are merged."""
+
+MARKS_PATTERN = GPT2_PATTERN.replace(r"\p{L}+", r"\p{L}[\p{L}\p{M}\x{200C}\x{200D}]*", 1)
+"""The same, but marks and joiners stay with the letter before them.
+
+In the scripts of India and South-East Asia vowel signs are marks: of a Hindi sentence GPT-2's
+pattern makes three times as many pieces, and a token is never longer than a piece. Marks after
+anything else, as in emoji, are cut as GPT-2's pattern does."""
+
 WITHIN = "\uffff"
 """Before the text of a part within a word, for tokenizers that mark the beginning of a word.
 
@@ -55,10 +65,11 @@ BERT_SPACE = "\t\n\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 @cache
-def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
+def pattern(kind: Kind, longest: int | None = None, *, marks_stay: bool = False) -> re.Pattern[str]:
     """An expression whose matches in a text are its units, in order.
 
     Args:
+        marks_stay: With "bytes", the tokenizer has ``MARKS_PATTERN``.
         longest: Cut longer units at this number of characters. They are then not exact, but text
             without spaces and machine noise do not fill a table with units that never repeat.
     """
@@ -73,15 +84,22 @@ def pattern(kind: Kind, longest: int | None = None) -> re.Pattern[str]:
     # GPT-2's expression, but with letters and digits in one unit: the tokenizer then cuts between
     # them. Next to a character that this Python does not know, a unit extends to the next space.
     # (For speed, all characters above four digits count as unknown.)
-    letter = np.array([known[0] in "LN" for known in _categories()])
-    new = np.array([known == "Cn" for known in _categories()])
+    kinds = _categories()
+    letter = np.array([known[0] in "LN" for known in kinds])
+    new = np.array([known == "Cn" for known in kinds])
     letters, marks = (
         _class_of(flags.tobytes()) for flags in (letter, ~letter & ~new & ~_is_space("bytes"))
     )
+    word = f"[{letters}]{many}+"
+    if marks_stay:
+        first = class_of(lambda code: kinds[code][0] == "L")
+        digits = class_of(lambda code: kinds[code][0] == "N")
+        later = class_of(lambda code: kinds[code][0] in "LM" or chr(code) in JOINERS)
+        word = f"(?>[{first}](?:[{later}]{many})?|[{digits}]{many})"
     unknown = _class_of(new.tobytes()) + "\U00010000-\U0010ffff"
     return re.compile(
         rf"'(?:[stmd]|re|ve|ll)"
-        rf"| ?(?:[{letters}]{many}+(?![{unknown}])|[{marks}]{many}+(?![{unknown}])"
+        rf"| ?(?:{word}(?![{unknown}])|[{marks}]{many}+(?![{unknown}])"
         rf"|[^{WHITE_SPACE}]{many})"
         rf"|[{WHITE_SPACE}]{many}(?![^{WHITE_SPACE}])|[{WHITE_SPACE}]{many}"
     )
@@ -277,6 +295,8 @@ def kind_of(tokenizer: "Tokenizer") -> Kind | None:
     names = [part["type"] for part in normalizer], [part["type"] for part in cutter]
     if names == (["BertNormalizer"], ["BertPreTokenizer"]):
         return "marks" if normalizer[0]["handle_chinese_chars"] else None
+    if not names[0] and marks_stay(tokenizer):
+        return "bytes"
     if names == ([], ["ByteLevel"]):
         plain = cutter[0]["use_regex"] and not cutter[0]["add_prefix_space"]
         return "bytes" if plain else None
@@ -284,6 +304,39 @@ def kind_of(tokenizer: "Tokenizer") -> Kind | None:
         alike = cutter[1]["prepend_scheme"] == "always" and all(map(_keeps_spaces, normalizer))
         return "spaces" if alike else None
     return None
+
+
+def marks_stay(tokenizer: "Tokenizer") -> bool:
+    """Whether a tokenizer cuts text by ``MARKS_PATTERN``."""
+    return steps_of(tokenizer.pre_tokenizer) == steps_of(cut_by_marks())
+
+
+def cut_by_marks() -> Any:
+    """The pre-tokenizer of ``MARKS_PATTERN``."""
+    from tokenizers import Regex
+    from tokenizers import pre_tokenizers as steps
+
+    cutter = steps.Split(Regex(MARKS_PATTERN), "isolated")
+    return steps.Sequence([cutter, steps.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+_MORE_PIECES = 1.1  # from this many times on, GPT-2's pattern costs tokens
+
+
+def cut_words(texts: Sequence[str]) -> str | None:
+    """What GPT-2's pattern does to words whose vowel signs are marks; None: nothing to speak of."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    cutters = ByteLevel(add_prefix_space=False), cut_by_marks()
+    by_gpt2, by_marks = (
+        sum(len(cutter.pre_tokenize_str(text)) for text in texts) for cutter in cutters
+    )
+    if by_gpt2 < _MORE_PIECES * by_marks:
+        return None
+    return (
+        f"GPT-2's pattern cuts words at vowel signs and accents: {by_gpt2:,} pieces of this text "
+        f"instead of {by_marks:,}, and no token is longer than a piece"
+    )
 
 
 def _keeps_spaces(normalizer: dict[str, Any]) -> bool:

@@ -66,6 +66,9 @@ def test_a_script_without_spaces(cli: Cli, folder: Path) -> None:
     tokenizer = load("tokenizer", "km-bert/tokenizer.yaml")
     assert tokenizer.algorithm == "unigram"
     assert (tokenizer.lowercase, tokenizer.strip_accents) == (False, False)
+    result = proposal(cli, "km.txt", "--budget", "200k tokens", "--family", "gpt2")
+    assert result["settings"]["pattern"]["value"] == "marks"
+    assert load("tokenizer", "km-gpt2/tokenizer.yaml").pattern == "marks"
 
 
 def test_chinese(cli: Cli, folder: Path) -> None:
@@ -106,7 +109,7 @@ def test_every_family_has_a_proposal(cli: Cli, folder: Path, family: str) -> Non
 
 def test_every_place_of_a_template_can_have_a_value(folder: Path) -> None:
     """A line whose value is missing is left out, so that a wrong name would go unnoticed."""
-    accents = "\n\n".join(f"Été à l'école\u200cx naïve {n} fois" for n in range(200))
+    accents = "\n\n".join(f"Été à l'école\u200cx naïve किताबें {n} fois" for n in range(200))
     Path("text.csv").write_text(f"content\n{accents.replace(chr(10) * 2, chr(10))}\n", "utf-8")
     corpus = replace(Corpus.of(["text.csv"]), documents="line")
     looked = replace(
@@ -120,7 +123,8 @@ def test_every_place_of_a_template_can_have_a_value(folder: Path) -> None:
     chosen = init.propose(looked, corpus, budget, "albert")
     values = init._values(Path("new"), chosen, [])
     whole = replace(corpus, documents="auto")
-    values |= init._values(Path("new"), init.propose(looked, whole, budget, "bert"), [])
+    for family in ("bert", "gpt2"):
+        values |= init._values(Path("new"), init.propose(looked, whole, budget, family), [])
     for template in (configs_folder() / "init").iterdir():
         names = set(Template(template.read_text(encoding="utf-8")).get_identifiers())
         of_libraries = {"words", "near_copies"}

@@ -150,7 +150,7 @@ def test_the_script_of_a_config(cli: Cli) -> None:
     ][-7:]  # fmt: skip
     # This shell must not expand what differs between nodes.
     assert set(re.findall(r"SLURM_\w+", out)) == {"SLURM_JOB_ID", "SLURM_RESTART_COUNT"}
-    assert out.index("module load cuda") < out.index("\nsrun ")
+    assert out.index("module load cuda") < out.index("export NCCL_DEBUG") < out.index("\nsrun ")
     assert "nothing is submitted yet" in err
     assert "on 3 nodes" in err
 
@@ -305,7 +305,9 @@ def test_a_job_is_queued_again_only_after_the_signal_and_not_for_ever(
     """The script around a command that stands for plmctl: it exits with 75 when it is signalled."""
     stand_in = slurm.folder / "python"
     stand_in.write_text(
-        "#!/bin/bash\ntrap 'exit 75' USR1 TERM\ntouch \"$FAKE_SLURM/up\"\n"
+        "#!/bin/bash\ntrap 'exit 75' USR1 TERM\n"
+        'echo "$NCCL_DEBUG $TORCHINDUCTOR_CACHE_DIR" > "$FAKE_SLURM/environment"\n'
+        'touch "$FAKE_SLURM/up"\n'
         "while :; do sleep 0.05; done\n"
     )
     stand_in.chmod(0o755)
@@ -325,7 +327,12 @@ def test_a_job_is_queued_again_only_after_the_signal_and_not_for_ever(
         os.kill(pids[2] if to_tasks else pids[0], number)
         return shell.wait(20)
 
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")  # one's own stays
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it
+    monkeypatch.setenv("XDG_CACHE_HOME", "/shared/cache")
     assert ended(signal.SIGUSR1, 1) == 75
+    environment = (slurm.folder / "environment").read_text()
+    assert environment == "INFO /shared/cache/plmctl/inductor\n"
     assert slurm.requeued == ["requeue 4321"]
     assert ended(signal.SIGUSR1, 2) == 75  # the last time
     assert "queued again 2 times already" in log.read_text()

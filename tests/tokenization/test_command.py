@@ -142,6 +142,17 @@ def test_fewer_merges_than_asked_for_are_told(command: Cli) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "words"), [([], "20 pieces of this text instead of 5"), (["pattern=marks"], "")]
+)
+def test_words_that_a_pattern_cuts_are_told(command: Cli, settings: list[str], words: str) -> None:
+    Path("text.txt").write_text("हिन्दी भाषा में किताबें हैं\n", encoding="utf-8")
+    code, _, err = command("algorithm=byte_bpe", "family=gpt2", "vocab_size=300", *settings)
+    assert code == 0
+    assert ("GPT-2's pattern cuts words" in err) == bool(words)
+    assert words in err
+
+
+@pytest.mark.parametrize(
     ("overrides", "code", "words"),
     [
         (["vocab_size=101", "limit_alphabet=100"], 2, "vocab_size: 101 is too small"),
@@ -149,6 +160,7 @@ def test_fewer_merges_than_asked_for_are_told(command: Cli) -> None:
         (["special_tokens=['[MASK]']"], 2, "'[MASK]' is there twice"),
         (["family=gpt2"], 2, "expected bert or distilbert or electra or spanbert with algorithm"),
         (["algorithm=bpe"], 2, "expected gpt1 with algorithm bpe"),
+        (["pattern=marks"], 2, "pattern is only supported with algorithm byte_bpe"),
         (["data.train=[nothing.txt]"], 3, "nothing.txt: no such file"),
         (["max_memory=900TB", "data.max_bytes=900TB"], 0, ""),
     ],

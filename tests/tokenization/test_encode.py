@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -16,8 +17,9 @@ from tokenizers.processors import ByteLevel
 from plmctl.errors import ConfigError
 from plmctl.tokenization.encode import Encoder, encode_texts, encode_units
 from plmctl.tokenization.load import Vocab
+from plmctl.tokenization.train import count_units, count_words
 from plmctl.tokenization.units import Kind, cut, kind_of, plain
-from tests.tokenization.conftest import TEXTS
+from tests.tokenization.conftest import TEXTS, config_of, train
 
 Saved = Callable[[str, str], str]
 KINDS = [("wordpiece", "bert"), ("byte_bpe", "gpt2")]
@@ -64,6 +66,33 @@ def test_ids_and_words_are_those_of_the_library(saved: Saved, algorithm: str, fa
             assert (starts >= words).all()  # the pre-tokenizer's words all start
             if family == "bert":  # and BERT's has each Chinese character by itself already
                 assert (starts == words).all()
+
+    check()
+
+
+def test_marks_that_stay_with_letters_cut_the_same_everywhere(tmp_path: Path) -> None:
+    """Ids, words counted and the fast cuts are those of the pre-tokenizer alone."""
+    texts = [*TEXTS, *["हिन्दी भाषा में, किताबें १२3 हैं। ภาษาไทยน้ำ कि॑ ශ්‍රී لا‌نه ❤️ 1️⃣, ́x"] * 3]
+    folder = tmp_path / "marks"
+    train(config_of("byte_bpe", "gpt2", pattern="marks"), texts).tokenizer.save_pretrained(folder)
+    encoder, oracle = Encoder(str(folder)), raw(str(folder))
+    assert kind_of(oracle) == "bytes"
+    cut_at = [place for _, place in oracle.pre_tokenizer.pre_tokenize_str("किताबें ❤️")]
+    assert cut_at == [(0, 7), (7, 10)]  # GPT-2's pattern: six pieces
+    hindi = st.text("क ि्षอิน้ำ‍‌ 1,'s।❤️́⃣a͸", max_size=30)
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.lists(hindi | TEXT, max_size=4))
+    @example(ODD)
+    @example(texts)
+    def check(texts: list[str]) -> None:
+        expected = oracle.encode_batch(texts, add_special_tokens=False)
+        assert [ids.tolist() for ids, _ in encoder(texts)] == [e.ids for e in expected]
+        words = Counter(
+            word for text in texts for word, _ in oracle.pre_tokenizer.pre_tokenize_str(text)
+        )
+        counts = count_units(texts, "bytes", budget=10**6, seed=1, marks_stay=True)
+        assert +Counter(count_words(oracle, counts)) == words
 
     check()
 

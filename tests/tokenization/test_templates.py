@@ -121,6 +121,23 @@ def test_rules_that_no_class_has_are_kept_by_the_general_one(tmp_path: Path) -> 
     assert tokenizer.model_max_length == 512
 
 
+@pytest.mark.parametrize(
+    ("family", "before"), [("gpt2", []), ("roberta", ["<s>"]), ("modernbert", ["[CLS]"])]
+)
+def test_marks_that_stay_with_letters_after_loading(
+    tmp_path: Path, family: str, before: list[str]
+) -> None:
+    """transformers' own class of GPT-2 puts GPT-2's pattern back when it loads a folder."""
+    config = config_of("byte_bpe", family, pattern="marks", vocab_size=600)
+    tokenizer = train(config, ["हिन्दी में किताबें"] * 9).tokenizer
+    tokenizer.save_pretrained(tmp_path)
+    check_saved(tmp_path, tokenizer, TEXTS[:5])
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    ids = loaded("हिन्दी में किताबें")["input_ids"]
+    tokens = [loaded.decode([id_]) for id_ in ids]
+    assert tokens[: len(before) + 3] == [*before, "हिन्दी", " में", " किताबें"]
+
+
 def test_length_of_words_as_in_the_original(tmp_path: Path) -> None:
     word = "cat" * 50
     ours = trained(tmp_path / "a", "wordpiece", "bert")
