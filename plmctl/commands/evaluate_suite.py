@@ -148,8 +148,10 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
             part_runs,
             _labelled_files(planned, document["tasks"]),
         )
+        tables = group_tables(document["tasks"])
         if document["columns"]:
-            tables = [*group_tables(document["tasks"]), suite_table(suite, document)]
+            tables.append(suite_table(suite, document))
+        if tables:
             show_result(document, tables, as_json=as_json)
             for line in table_notes(suite, document):
                 say(line)
@@ -758,7 +760,7 @@ def _nearest_published(suite: Suite, document: Mapping[str, Any]) -> tuple[Any, 
 
 
 def _seeds(document: Mapping[str, Any]) -> int:
-    return max(int(column["seeds"]) for column in document["columns"])
+    return max((int(column["seeds"]) for column in document["columns"]), default=1)
 
 
 def _one_decimal(value: float | None) -> str:
