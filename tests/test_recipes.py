@@ -41,7 +41,7 @@ NO_CLAIM = {
     "eval/blimp.yaml": "where BLiMP's files are",
     **{
         f"eval/babylm/{name}.yaml": "whose data, and which mean"
-        for name in ("blimp", "supplement", "ewok", "comps", "entity-tracking")
+        for name in ("blimp", "supplement", "ewok", "comps", "entity-tracking", "reading")
     },
     "eval/chinese-minimal-pairs.yaml": "whose data, and which mean",
     "eval/multiblimp.yaml": "whose data, and which mean",

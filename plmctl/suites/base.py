@@ -40,12 +40,14 @@ class SuiteTask:
             scored if the file exists.
         asked_for: Run only if the user names it: not a part of the suite's score.
         optional: Run only if the user names it, or its files are in the data directory.
+        items: Rows of the official validation set; None: any number.
         hidden: The same; its rows were kept from entrants, and a line says that they are missing.
     """
 
     name: str
     hub: str
     rows: str
+    items: int | None = None
     names: tuple[tuple[str, str], ...] = ()
     places: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
@@ -72,11 +74,15 @@ class SuitePart:
         name: Its folder in the suite's run folder.
         path: The shipped config of its measure, under ``configs/eval``.
         files: Where its files may be in a data directory, as patterns: the first that matches
-            anything counts.
+            anything counts. Empty: those of the config, below its ``evaluation_data``.
         source: Where users get them.
         rows: Their content, in words.
         asked_for: Run only if the user names it.
         scores_parts: Whether it scores parts of texts, which needs ``Family.SCORES_PARTS``.
+        changes: ``KEY=VALUE`` that differ from the config.
+        items: Items of the official set; None: any number.
+        official: Its name on the leaderboard; None: its own.
+        at_checkpoints: Score every checkpoint of the model's run, not the model.
         hidden: As of a task.
         older: A pattern that files of an earlier set have, which are refused; empty: none is known.
         instead: What to do with them.
@@ -84,11 +90,15 @@ class SuitePart:
 
     name: str
     path: str
-    files: tuple[str, ...]
     source: str
     rows: str
+    files: tuple[str, ...] = ()
     asked_for: bool = False
     scores_parts: bool = False
+    changes: tuple[str, ...] = ()
+    items: int | None = None
+    official: str | None = None
+    at_checkpoints: bool = False
     hidden: bool = False
     older: str = ""
     instead: str = ""
@@ -133,12 +143,15 @@ class Average:
     """A mean over columns.
 
     Attributes:
-        groups: Names of columns; each group is averaged first. One name is a group of its own.
+        groups: Names of columns and of averages before it; each group is averaged first. One name
+            is a group of its own.
+        zeros: Whether the leaderboard counts what is missing as 0.
     """
 
     name: str
     groups: tuple[Annotated[tuple[str, ...], BeforeValidator(_group)], ...]
     what: str
+    zeros: bool = False
 
     def of(self, values: Mapping[str, float]) -> float | None:
         """The mean; None if a column has no value."""
@@ -229,6 +242,15 @@ class Suite:
     reported: Reported | None = None
     leaderboard: str | None = None
 
+    def means(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The averages that the values determine, or that are among them."""
+        known = dict(values)
+        for average in self.averages:
+            mean = average.of(known)
+            if mean is not None:
+                known[average.name] = mean
+        return {one.name: known[one.name] for one in self.averages if one.name in known}
+
     def recipes_of(self, family: str, answers: Sequence[str]) -> dict[str, Recipe]:
         """The recipe of each task: those of the family, or else of how it answers.
 
@@ -272,5 +294,23 @@ def get_suite(name: str) -> Suite:
     """
     if name not in suite_names():
         raise ConfigError(f"unknown suite {name!r}{nearest(name, suite_names())}")
+    return TypeAdapter(Suite).validate_python({"name": name, **_document(name)})
+
+
+def _document(name: str) -> dict[str, Any]:
+    """The file of a suite. With ``extends`` it has what another has, and its own instead.
+
+    A part or a task takes from the one of its name what it does not say itself; columns of what the
+    suite does not have are left out.
+    """
     text = files("plmctl.suites").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(Suite).validate_python({"name": name, **yaml.safe_load(text)})
+    own: dict[str, Any] = yaml.safe_load(text)
+    if "extends" not in own:
+        return own
+    base = _document(own.pop("extends"))
+    for key in ("parts", "tasks"):
+        theirs = {one["name"]: one for one in base[key]}
+        own[key] = [{**theirs.get(one["name"], {}), **one} for one in own.get(key, base[key])]
+    names = {one["name"] for key in ("parts", "tasks") for one in own[key]}
+    whole = {**base, **own}
+    return {**whole, "columns": [one for one in whole["columns"] if one["task"] in names]}

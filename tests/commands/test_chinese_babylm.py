@@ -68,6 +68,9 @@ def test_all_open_tasks(cli: Cli, pretrained: dict[str, Path], data: Path) -> No
     for name in ("hanzi_structure_hidden", "hanzi_pinyin_hidden", "diagnostic_nli"):
         assert f"{name} is left out, for its rows were hidden" in err
     assert "word_fmri, fmri: not scored here" in err
+    lacking = "hanzi_structure_hidden, hanzi_pinyin_hidden, diagnostic_nli, word_fmri, fmri"
+    assert f"the file for the leaderboard, without {lacking}" in err
+    assert "no Overall: Diagnostic, Structure hid, Pinyin hid, word fMRI, fMRI missing" in err
     scores = scores_of(out)
     pinyin = document("zh-1/hanzi_pinyin", "eval/minimal_pairs.json")["results"]
     assert [(row["paradigm"], row["pairs"]) for row in pinyin["paradigms"]] == [("a", 6), ("b", 3)]
@@ -94,6 +97,7 @@ def test_all_open_tasks(cli: Cli, pretrained: dict[str, Path], data: Path) -> No
     code, out, err = cli(*command)
     assert code == 0, err
     assert "left out" not in err
+    assert "the file for the leaderboard\n" in err
     scores = scores_of(out)
     assert scores["Cog track"] == pytest.approx(33)
     tracks = (scores["NLU track"], scores["Hanzi track"], scores["Cog track"])
