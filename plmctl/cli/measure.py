@@ -79,7 +79,7 @@ def suite(
         str,
         typer.Argument(
             metavar="NAME",
-            help="glue, squad, clue, babylm, babylm-fast or chinese-babylm.",
+            help="glue, squad, clue, babylm, babylm-fast, babylm-2025 or chinese-babylm.",
             autocompletion=complete_suite,
         ),
     ],
