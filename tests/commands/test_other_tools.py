@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.commands.conftest import corpus_text
+from tests.commands.conftest import Cli, corpus_text
 
 pytestmark = pytest.mark.slow
 
@@ -47,3 +48,35 @@ def test_a_folder_learns_from_pairs_in_sentence_transformers(
     model.save_pretrained(str(tmp_path / "saved"))
     again = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     np.testing.assert_allclose(again.encode(lines[:2]), model.encode(lines[:2]), rtol=1e-5)
+
+
+def test_pairs_in_the_lm_evaluation_harness(
+    pretrained: dict[str, Path], tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task of docs/other-tools.md prefers the same sentences as our measure."""
+    harness: Any = pytest.importorskip("lm_eval", reason="needs lm-eval")
+    monkeypatch.chdir(tmp_path)
+    lines = [line for line in corpus_text(6).splitlines() if len(line.split()) > 3][:40]
+    pairs = [
+        {"sentence_good": line, "sentence_bad": " ".join(line.split()[::-1])} for line in lines
+    ]
+    Path("pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    task = {
+        "task": "pairs", "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": "pairs.jsonl"}}, "test_split": "test",
+        "output_type": "multiple_choice", "doc_to_text": "", "target_delimiter": "",
+        "doc_to_choice": "{{[sentence_good, sentence_bad]}}", "doc_to_target": 0,
+        "metric_list": [{"metric": "acc"}],
+    }  # fmt: skip
+    model = pretrained["gpt2"] / "model"
+    result = harness.simple_evaluate(
+        model="hf", model_args=f"pretrained={model}", tasks=[task], device="cpu", batch_size=8
+    )
+    measure = {"name": "minimal_pairs", "data": ["pairs.jsonl"]}
+    config = {"run": "ev", "model": str(model), "measures": [measure]}
+    Path("ev.yaml").write_text(json.dumps(config))
+    code, out, err = cli("eval", "ev.yaml", "--json")
+    assert code == 0, err
+    ours = json.loads(out)["results"]["minimal_pairs"]["accuracy"]
+    assert 0 < ours < 1
+    assert result["results"]["pairs"]["acc,none"] == pytest.approx(ours)
