@@ -48,7 +48,7 @@ class Config(MeasureConfig):
 class AgeOfAcquisition(Measure[Config], config=Config):
     """See ``Config``."""
 
-    NEEDS_WORDS = True
+    OVER_CHECKPOINTS = True
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """The mean surprisal in nats, and in ``predictions`` that of every word in every context.
