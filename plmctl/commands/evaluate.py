@@ -13,9 +13,10 @@ from plmctl.errors import ConfigError, DataError, listed
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import NO_LIMIT
 from plmctl.files import read_checked, read_json
-from plmctl.hashing import changed, digest_of_present, model_hashes
+from plmctl.hashing import changed, digest_of_json, digest_of_present, model_hashes
 from plmctl.measures.base import (
     AtCheckpoint,
+    Measure,
     ObjectiveMeasureConfig,
     RawTextConfig,
     get_measure,
@@ -123,7 +124,7 @@ def evaluated_at_checkpoints(
     saved = [one for one in saved_checkpoints(pretraining) if not steps or one.step in steps]
     measures = [get_measure(one.name)(one) for one in config.measures]
     for measure in measures:
-        if measure.NEEDS_WORDS and any(one.words is None for one in saved):
+        if measure.OVER_CHECKPOINTS and any(one.words is None for one in saved):
             raise ConfigError(
                 f"{pretraining}: its checkpoints do not say how many words they have seen, which "
                 f"{measure.config.name} needs",
@@ -135,19 +136,33 @@ def evaluated_at_checkpoints(
                 model = LoadedModel(exported_folder, accelerator, config.batch_size)
                 title = f"{config.model}, step {one.step:,}"
                 _results(config, folder, model, title, _suffix(one.step))
-        series, together = read_series(config, saved), {}
-        for measure, (name, of) in zip(measures, series.items(), strict=True):
-            if (results := measure.over_checkpoints(of)) is not None:
-                document = {
-                    "kind": "eval",
-                    "measure": measure.config.model_dump(),
-                    "model": str(pretraining),
-                    "versions": versions(),
-                    "results": results,
-                }
-                write_results(folder, name, document)
-                together[name] = results
+        series = read_series(config, saved)
+        together = {
+            name: _together(folder, name, measure, of)
+            for measure, (name, of) in zip(measures, series.items(), strict=True)
+            if measure.OVER_CHECKPOINTS
+        }
     return series, together
+
+
+def _together(
+    folder: Path, name: str, measure: Measure[Any], series: Sequence[AtCheckpoint]
+) -> dict[str, Any]:
+    """What the checkpoints give together, computed now or read from ``eval/``."""
+    given = [[one.name, one.words, one.predictions] for one in series]
+    hashes = {"checkpoints": digest_of_json(given), "data": content_hash(measure.config.data)}
+    kept = kept_results(folder / "eval" / f"{name}.json", hashes)
+    if kept is None:
+        document = {
+            "kind": "eval",
+            "measure": measure.config.model_dump(),
+            "hashes": hashes,
+            "versions": versions(),
+            "results": measure.over_checkpoints(series),
+        }
+        kept = read_results(write_results(folder, name, document))
+    results: dict[str, Any] = kept["results"]
+    return results
 
 
 def read_series(

@@ -27,7 +27,7 @@ from plmctl.corpus.source import resolve
 from plmctl.errors import DataError
 from plmctl.evaluation.completions import completion_scorer
 from plmctl.evaluation.model import LoadedModel
-from plmctl.measures.base import AtCheckpoint, Measure, Measurement
+from plmctl.measures.base import AtCheckpoint, Measure, Measurement, tell
 
 _MONTHS = range(16, 31)
 _FEWEST = 3  # words with both ages
@@ -48,7 +48,7 @@ class Config(MeasureConfig):
 class AgeOfAcquisition(Measure[Config], config=Config):
     """See ``Config``."""
 
-    NEEDS_WORDS = True
+    OVER_CHECKPOINTS = True
 
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """The mean surprisal in nats, and in ``predictions`` that of every word in every context.
@@ -96,6 +96,11 @@ class AgeOfAcquisition(Measure[Config], config=Config):
         if len(both) >= _FEWEST:
             correlation = pearsonr([ages[word] for word in both], [children[word] for word in both])
             r, p = float(correlation.statistic), float(correlation.pvalue)
+        counted = "" if p <= _P else ", which counts as 0"
+        tell(
+            f"age of acquisition: r = {r:.3f}, p = {p:.2g}{counted}; {len(both)} of {len(curves)} "
+            f"words have an age of the model, of {len(series)} checkpoints, and of children"
+        )
         return {
             "age_of_acquisition": r if p <= _P else 0.0,
             "pearson": r,

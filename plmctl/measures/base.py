@@ -130,8 +130,8 @@ class Measure(ABC, Generic[C]):
 
     Config: ClassVar[type[MeasureConfig]]
     """What a user may write for it."""
-    NEEDS_WORDS: ClassVar[bool] = False
-    """Whether ``over_checkpoints`` needs the words that each has seen."""
+    OVER_CHECKPOINTS: ClassVar[bool] = False
+    """Whether the checkpoints of a run give something together, by the words that each has seen."""
 
     def __init_subclass__(cls, config: type[MeasureConfig] | None = None) -> None:
         """Set ``Config``; base classes of several measures have none."""
@@ -150,9 +150,9 @@ class Measure(ABC, Generic[C]):
             seed: Decides masks, pairs, samples and the draws of the bootstrap.
         """
 
-    def over_checkpoints(self, series: Sequence[AtCheckpoint]) -> dict[str, Any] | None:
-        """What the checkpoints of a run give together; None: nothing."""
-        return None
+    def over_checkpoints(self, series: Sequence[AtCheckpoint]) -> dict[str, Any]:
+        """What the checkpoints of a run give together, if there is ``OVER_CHECKPOINTS``."""
+        raise NotImplementedError
 
 
 def get_measure(name: str) -> type[Measure[Any]]:

@@ -242,6 +242,8 @@ def test_the_parts_at_every_checkpoint(cli: Cli, world: Path, data: Path) -> Non
     assert code == 0
     assert "measuring" not in err  # what is measured is kept
     assert "fast, per cent" in out
+    assert cli("report", "babylm-6/aoa", "babylm-6/fast", "--out", "babylm-6.html")[0] == 0
+    assert "age_of_acquisition" in Path("babylm-6.html").read_text(encoding="utf-8")
     alone = ("suite", "series", "babylm", "--data", str(data), "run=babylm-7")
     code, out, err = cli(*alone, "--tasks", "fast", "compute.device=cpu")
     assert code == 0

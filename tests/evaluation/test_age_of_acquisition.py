@@ -149,7 +149,9 @@ def test_the_score_is_the_correlation_of_both_ages(tmp_path: Path) -> None:
     assert (found["checkpoints"], found["words"], found["with_age"]) == (19, 14, 14)
 
 
-def test_an_unsure_correlation_counts_as_nothing(tmp_path: Path) -> None:
+def test_an_unsure_correlation_counts_as_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     measure = get_measure("age_of_acquisition")
     aoa = measure(measure.Config(data=cdi(tmp_path)))
     mixed = [6.9, 7.1, 6.9, 7.2, 6.8, 7.0]
@@ -157,6 +159,7 @@ def test_an_unsure_correlation_counts_as_nothing(tmp_path: Path) -> None:
     assert found["p"] > 0.1
     assert found["pearson"] != 0
     assert found["age_of_acquisition"] == 0
+    assert "which counts as 0; 6 of 6 words have an age" in capsys.readouterr().err
     few = aoa.over_checkpoints(series(dict.fromkeys(WORDS[2:4], 7.0)))
     assert (few["with_both"], few["age_of_acquisition"]) == (2, 0)
 
