@@ -97,6 +97,8 @@ def check_model(model: str) -> str:
         hint = "pretrain one first"
         if (folder / "checkpoints").is_dir():
             hint = f"the run has no model/ yet; export a checkpoint: plmctl export {model} FOLDER"
+        elif configs := sorted(folder.glob("runs/*/model/config.json")):  # the folder of init
+            hint = f"did you mean {' or '.join(str(path.parents[1]) for path in configs)}?"
         raise ConfigError(f"{folder} is not a model folder: it has no config.json", hint)
     if not folder.exists() and (model.startswith((".", "/")) or model.count("/") > 1):
         raise ConfigError(

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 # \b keeps the lines of a paragraph as they are.
 _HELP = """From your own raw text to a pretrained, finetuned and evaluated language model.
 
-Each command reads a config: a YAML file, or the name of a config that comes with plmctl; KEY=VALUE
-after it overrides a key. Run the same command again to resume an interrupted run; a finished run is
-left alone.
-
 \b
-  plmctl config list                        configs that come with plmctl, by name
-  plmctl train-tokenizer demo/tokenizer     a vocabulary from your text
-  plmctl pretrain demo/pretrain             a language model
-  plmctl finetune demo/finetune             a classifier made from it
-  plmctl eval demo/eval                     how good it is
+  plmctl init my-folder                     configs for your text, with a reason for each choice
+  plmctl run my-folder-bert                 all of it, to the report
+  plmctl try my-folder-bert/runs/bert       the model, on a page in your browser
+
+Of html, pdf, docx and other files `plmctl text` makes text first.
+
+Each stage is also a command. It reads a config: a YAML file, or the name of one that comes with
+plmctl (`plmctl config list`); KEY=VALUE after it overrides a key. Run the same command again to
+resume an interrupted run; a finished run is left alone.
 """
 _EPILOG = "With --debug anywhere in the command, an error shows its traceback."
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

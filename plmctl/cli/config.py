@@ -90,7 +90,7 @@ def config_list(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WORD]...", help="Only lines with all of these words.", show_default=False
+            metavar="WORD", help="Only lines with all of these words.", show_default=False
         ),
     ] = None,
     as_json: Json = False,

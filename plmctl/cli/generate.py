@@ -25,16 +25,16 @@ BatchSize = Annotated[
 ]
 
 
-@app.command(
-    epilog=example('plmctl generate runs/demo/gpt2/model --prompt "The people of" --top-p 0.9')
-)
+@app.command(epilog=example('plmctl generate runs/demo/gpt2/model "The people of" --top-p 0.9'))
 def generate(
     model: Model,
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT", help="One prompt or several.", show_default=False),
+    ] = None,
     prompt: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TEXT", help="A prompt; repeat the option for several.", show_default=False
-        ),
+        typer.Option(metavar="TEXT", help="A prompt, too; may be repeated.", show_default=False),
     ] = None,
     input: Annotated[
         str | None,
@@ -94,7 +94,7 @@ def generate(
         no_repeat_ngram=no_repeat_ngram,
         seed=seed,
     )
-    prompts = command.read_prompts(prompt or [], input, column)
+    prompts = command.read_prompts([*(text or []), *(prompt or [])], input, column)
     request = command.GenerateRequest(model, prompts, batch_size, device.value)
     command.run(request, decoding, out=output, as_json=as_json)
 

@@ -20,7 +20,7 @@ def doctor(
     config: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[CONFIG]",
+            metavar="CONFIG",
             help="A YAML file of a run, or the name of a shipped config.",
             show_default=False,
             autocompletion=complete_config,
@@ -144,8 +144,8 @@ def status(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[RUN]",
-            help="A run folder; by default the newest below runs/.",
+            metavar="RUN",
+            help="A run folder, or one that init wrote; by default the newest below runs/.",
             show_default=False,
         ),
     ] = None,
@@ -164,7 +164,7 @@ def status(
 @app.command(epilog=example("plmctl board runs"))
 def board(
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="All runs below it are shown.")
+        Path, typer.Argument(metavar="FOLDER", help="All runs below it are shown.")
     ] = Path("runs"),
     port: Port = 0,
     browser: Browser = True,
@@ -196,9 +196,7 @@ def try_model(
     ],
     second: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[SECOND]", help="Another one, shown beside it.", show_default=False
-        ),
+        typer.Argument(metavar="SECOND", help="Another one, shown beside it.", show_default=False),
     ] = None,
     text: Annotated[
         list[str] | None,

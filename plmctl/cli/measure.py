@@ -79,7 +79,8 @@ def suite(
         str,
         typer.Argument(
             metavar="NAME",
-            help="glue, squad, clue, babylm, babylm-fast, chinese-babylm, ud or language.",
+            help="glue, squad, clue, babylm, babylm-fast, babylm-2025, chinese-babylm, ud or "
+            "language.",
             autocompletion=complete_suite,
         ),
     ],

@@ -234,16 +234,19 @@ def _depth(one: Shipped) -> int:
 
 
 def _values(data: Any, key: ConfigKey) -> Iterator[Any]:
-    """The values that a config gives a key; of a member's key, only if it names the member."""
+    """The values that a config gives a key; of a member's key, only if it names the member.
+
+    Of a list the first item, which is the one that an example sets.
+    """
     top = plain_name(key.name).partition(".")[0]
     named = yaml.safe_load(key.member)[top] if key.member else {}
     wanted = named[0] if isinstance(named, list) else named
     level = [data]
     for part in plain_name(key.name).split("."):
-        items = [item for one in level for item in (one if isinstance(one, list) else [one])]
+        items = [item for one in level for item in (one[:1] if isinstance(one, list) else [one])]
         level = [one[part] for one in items if isinstance(one, dict) and part in one]
         if part == top:
-            flat = [item for one in level for item in (one if isinstance(one, list) else [one])]
+            flat = [item for one in level for item in (one[:1] if isinstance(one, list) else [one])]
             level = [one for one in flat if wanted.items() <= one.items()] if wanted else level
     yield from level
 

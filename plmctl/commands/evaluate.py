@@ -1,6 +1,6 @@
 """``plmctl eval``: measure a model folder, or every checkpoint of its run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,15 @@ from plmctl.corpus.source import content_hash
 from plmctl.errors import ConfigError, DataError, listed
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import NO_LIMIT
-from plmctl.files import read_checked
-from plmctl.hashing import changed, digest_of_present, model_hashes
-from plmctl.measures.base import ObjectiveMeasureConfig, RawTextConfig, get_measure
+from plmctl.files import read_checked, read_json
+from plmctl.hashing import changed, digest_of_json, digest_of_present, model_hashes
+from plmctl.measures.base import (
+    AtCheckpoint,
+    Measure,
+    ObjectiveMeasureConfig,
+    RawTextConfig,
+    get_measure,
+)
 from plmctl.reporting.run_files import yardstick_sentence
 from plmctl.reporting.tables import classification_tables, rows_table
 from plmctl.run import launch
@@ -33,6 +39,8 @@ from plmctl.run.named_model import named_model
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from rich.table import Table
+
+    from plmctl.commands.export import SavedCheckpoint
 
 
 def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool) -> None:
@@ -54,9 +62,7 @@ def run(config: EvalConfig, *, at_checkpoints: bool, fresh: bool, as_json: bool)
             if line := yardstick_sentence(measured):
                 say(line)
         return
-    pretraining = _run_of(config.model)
-    with _evaluation(config, fresh=fresh) as (folder, accelerator):
-        _evaluate_checkpoints(config, folder, pretraining, accelerator, as_json=as_json)
+    _show_series(config, *evaluated_at_checkpoints(config, fresh=fresh), as_json=as_json)
 
 
 def evaluated(config: EvalConfig, *, fresh: bool = False) -> dict[str, Any]:
@@ -83,8 +89,12 @@ def _evaluation(config: EvalConfig, *, fresh: bool) -> Iterator[tuple[Path, "Acc
             work.finish()
 
 
-def _run_of(model: str) -> Path:
-    """The run folder of a model: the folder itself, or the one that its ``model/`` is in."""
+def run_of(model: str) -> Path:
+    """The run folder of a model: the folder itself, or the one that its ``model/`` is in.
+
+    Raises:
+        ConfigError: There are no checkpoints.
+    """
     for folder in (Path(model), Path(model).parent):
         if (folder / "checkpoints").is_dir():
             return folder
@@ -94,28 +104,117 @@ def _run_of(model: str) -> Path:
     )
 
 
-def _evaluate_checkpoints(
+def evaluated_at_checkpoints(
+    config: EvalConfig, steps: Sequence[int] = (), *, fresh: bool = False
+) -> tuple[dict[str, list[AtCheckpoint]], dict[str, dict[str, Any]]]:
+    """Run every measure at every checkpoint, and write what the checkpoints give together.
+
+    Args:
+        steps: Those of the checkpoints; empty: all.
+
+    Returns:
+        By measure in the order of the steps; and what they give together, of some measures.
+
+    Raises:
+        ConfigError: A measure needs the words that the checkpoints have seen, which are unknown.
+    """
+    from plmctl.commands.export import exported, saved_checkpoints
+
+    pretraining = run_of(config.model)
+    saved = [one for one in saved_checkpoints(pretraining) if not steps or one.step in steps]
+    measures = [get_measure(one.name)(one) for one in config.measures]
+    for measure in measures:
+        if measure.OVER_CHECKPOINTS and any(one.words is None for one in saved):
+            raise ConfigError(
+                f"{pretraining}: its checkpoints do not say how many words they have seen, which "
+                f"{measure.config.name} needs",
+                "pretrain with checkpoint.at=babylm, which counts them or says why it cannot",
+            )
+    with _evaluation(config, fresh=fresh) as (folder, accelerator):
+        for one in saved:
+            with exported(pretraining, one.path) as exported_folder:
+                model = LoadedModel(exported_folder, accelerator, config.batch_size)
+                title = f"{config.model}, step {one.step:,}"
+                _results(config, folder, model, title, _suffix(one.step))
+        series = read_series(config, saved)
+        together = {
+            name: _together(folder, name, measure, of)
+            for measure, (name, of) in zip(measures, series.items(), strict=True)
+            if measure.OVER_CHECKPOINTS
+        }
+    return series, together
+
+
+def _together(
+    folder: Path, name: str, measure: Measure[Any], series: Sequence[AtCheckpoint]
+) -> dict[str, Any]:
+    """What the checkpoints give together, computed now or read from ``eval/``."""
+    given = [[one.name, one.words, one.predictions] for one in series]
+    hashes = {"checkpoints": digest_of_json(given), "data": content_hash(measure.config.data)}
+    kept = kept_results(folder / "eval" / f"{name}.json", hashes)
+    if kept is None:
+        document = {
+            "kind": "eval",
+            "measure": measure.config.model_dump(),
+            "hashes": hashes,
+            "versions": versions(),
+            "results": measure.over_checkpoints(series),
+        }
+        kept = read_results(write_results(folder, name, document))
+    results: dict[str, Any] = kept["results"]
+    return results
+
+
+def read_series(
+    config: EvalConfig, saved: Sequence["SavedCheckpoint"]
+) -> dict[str, list[AtCheckpoint]]:
+    """What is written of each measure at checkpoints, by measure, in the order of the steps."""
+    folder = Path(config.run) / "eval"
+    series: dict[str, list[AtCheckpoint]] = {}
+    for name in measure_names(config.measures):
+        series[name] = []
+        for one in saved:
+            path = folder / "predictions" / f"{name}{_suffix(one.step)}.json"
+            given = read_json(path) if path.is_file() else {}
+            results = read_results(folder / f"{name}{_suffix(one.step)}.json")["results"]
+            series[name].append(AtCheckpoint(one.step, one.name, one.words, results, given))
+    return series
+
+
+def measure_names(measures: Sequence[MeasureConfig]) -> list[str]:
+    """The name of each measure in ``eval/``; the second of one name has its number."""
+    names: list[str] = []
+    for number, one in enumerate(measures, 1):
+        names.append(one.name if one.name not in names else f"{one.name}-{number}")
+    return names
+
+
+def _suffix(step: int) -> str:
+    return f"-step-{step:06d}"
+
+
+def _show_series(
     config: EvalConfig,
-    folder: Path,
-    pretraining: Path,
-    accelerator: "Accelerator",
+    series: Mapping[str, Sequence[AtCheckpoint]],
+    together: Mapping[str, Mapping[str, Any]],
     *,
     as_json: bool,
 ) -> None:
-    """All measures of every checkpoint: a table per measure, a row per step."""
-    from plmctl.commands.export import checkpoints, exported
-
-    by_step: dict[int, dict[str, Any]] = {}
-    for step, checkpoint in sorted(checkpoints(pretraining).items()):
-        with exported(pretraining, checkpoint) as exported_folder:
-            model = LoadedModel(exported_folder, accelerator, config.batch_size)
-            title = f"{config.model}, step {step:,}"
-            by_step[step] = _results(config, folder, model, title, f"-step-{step:06d}")
-    tables = [
-        _steps_table(f"{name} of {pretraining}", {n: one[name] for n, one in by_step.items()})
-        for name in next(iter(by_step.values()))
-    ]
-    show_result({"model": str(pretraining), "steps": by_step}, tables, as_json=as_json)
+    """A table per measure, a row per step; and what the checkpoints give together."""
+    pretraining = run_of(config.model)
+    document: dict[str, Any] = {"model": str(pretraining), "steps": {}}
+    tables = []
+    for name, of in series.items():
+        for one in of:
+            document["steps"].setdefault(one.step, {})[name] = one.results
+        title = f"{name} of {pretraining}"
+        tables.append(_steps_table(title, {one.step: one.results for one in of}))
+        if name in together:
+            numbers = list(_numbers(together[name]).items())
+            tables.append(rows_table(f"{title}, all checkpoints", ["", ""], numbers))
+    if together:
+        document["together"] = together
+    show_result(document, tables, as_json=as_json)
 
 
 def _results(
@@ -130,8 +229,7 @@ def _results(
     results: dict[str, Any] = {}
     longest, warned = longest_trained(config.model), False
     hashes_of_model = model_hashes(model.name)
-    for number, measure in enumerate(config.measures, 1):
-        name = measure.name if measure.name not in results else f"{measure.name}-{number}"
+    for name, measure in zip(measure_names(config.measures), config.measures, strict=True):
         path = folder / "eval" / f"{name}{suffix}.json"
         hashes = {**hashes_of_model, "data": _data_hash(measure, path)}
         if metrics := digest_of_present(measure.model_dump().get("metrics", ())):
@@ -231,12 +329,17 @@ def window_of(measure: MeasureConfig, model: LoadedModel) -> int:
     return model.context if causal else min(128, model.context)
 
 
-def _steps_table(title: str, results: dict[int, dict[str, Any]]) -> "Table":
+def _steps_table(title: str, results: Mapping[int, Mapping[str, Any]]) -> "Table":
     """The metrics that are numbers, a row per step."""
-    names = [
-        name
-        for name, value in next(iter(results.values())).items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
+    names = list(_numbers(next(iter(results.values()))))
     rows = [[f"{step:,}", *(one[name] for name in names)] for step, one in results.items()]
     return rows_table(title, ["step", *names], rows)
+
+
+def _numbers(results: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that are numbers."""
+    return {
+        name: value
+        for name, value in results.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from plmctl import registry
-from plmctl.commands.evaluate import evaluated, kept_results
+from plmctl.commands.evaluate import kept_results
 from plmctl.commands.finetune import made_from
 from plmctl.commands.finetune_grid import (
     ProtocolRun,
@@ -27,19 +27,23 @@ from plmctl.commands.finetune_grid import (
     protocol_runs,
 )
 from plmctl.commands.suite_parts import (
+    Checkpoints,
     LabelledFile,
     PartRun,
+    checkpoints_of,
+    finish_part,
     group_tables,
-    missing_part,
-    part_files,
+    left_out,
+    missing_files,
     part_scores,
     parts_of,
     planned_parts,
+    reported_scores,
     write_submission,
 )
 from plmctl.config.load import find_config
 from plmctl.corpus.source import content_hash, resolve
-from plmctl.errors import ConfigError, DataError, PlmError, nearest
+from plmctl.errors import ConfigError, DataError, PlmError, listed, nearest
 from plmctl.evaluation.model import LoadedModel
 from plmctl.families.base import get_family
 from plmctl.files import read_json
@@ -105,13 +109,18 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     request = replace(request, model=check_model(request.model))
     family = LoadedModel(request.model).family.name
     tasks = tasks_of(suite, family, request.tasks, request.data)
-    parts = parts_of(suite, family, request.tasks)
+    at_checkpoints = {part.name for part in suite.parts if part.at_checkpoints}
+    saved: Checkpoints = ""
+    if at_checkpoints & set(request.tasks or at_checkpoints):
+        saved = checkpoints_of(request.model)
+    parts = parts_of(suite, family, request.tasks, request.data, saved)
+    reported = reported_scores(suite, request.data)
     if suite.partial and request.tasks is None:
         tasks, parts = with_files(suite, tasks, parts, request.data)
     config, task_settings = suite_config(suite, request)
     # Whatever can be refused is refused before the first run: a suite trains for hours or days.
     check_run(config, config.run, fresh=request.fresh)
-    part_runs, missing = planned_parts(config, parts, task_settings)
+    part_runs, missing = planned_parts(config, parts, task_settings, saved)
     planned = entries(config, tasks, recipes_of(suite, family), task_settings, missing)
     if request.grid and not any(entry.config.grid for entry in planned):
         raise ConfigError("--grid: none of these recipes has a grid", "leave out --grid")
@@ -131,10 +140,13 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     what = f"{len(names)} task{'s' if len(names) > 1 else ''} ({', '.join(names)})"
     say(f"{request.suite}: {what}, {count} run{'s' if count > 1 else ''}")
     with AtWork(Path(config.run)) as work:
-        failed = finish_all([one.config for one in part_runs], evaluated)
+        by_run = {one.config.run: one for one in part_runs}
+        failed = finish_all(
+            [one.config for one in part_runs], lambda config: finish_part(by_run[config.run])
+        )
         failed |= finetune_all(configs, request.jobs) if configs else {}
         # The table has what is finished, also if a run failed; the same command then runs the rest.
-        document = suite_scores(config, suite, family, planned, runs_of_task, part_runs)
+        document = suite_scores(config, suite, family, planned, runs_of_task, part_runs, reported)
         work.promise([f"eval/{request.suite}.json"])
         write_results(Path(config.run), request.suite, document)
         submission = write_submission(
@@ -144,13 +156,21 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
             part_runs,
             _labelled_files(planned, document["tasks"]),
         )
+        tables = group_tables(document["tasks"])
         if document["columns"]:
-            tables = [*group_tables(document["tasks"]), suite_table(suite, document)]
+            tables.append(suite_table(suite, document))
+        if tables:
             show_result(document, tables, as_json=as_json)
             for line in table_notes(suite, document):
                 say(line)
         if submission is not None:
-            say(f"{submission}: the file for the leaderboard")
+            done = {name for name in (*names, *reported) if name in document["tasks"]}
+            every = [task.name for task in suite.tasks if not (task.asked_for or task.optional)]
+            every = [*(part.name for part in suite.parts if not part.asked_for), *every]
+            every += suite.reported.names if suite.reported else ()
+            lacking = [name for name in every if name not in done]
+            without = f", without {listed(lacking)}" if lacking else ""
+            say(f"{submission}: the file for the leaderboard{without}")
         if failed:
             raise some_failed(failed, count)
         work.finish()
@@ -199,15 +219,15 @@ def with_files(
     All of them, if none has: ``entries`` refuses that.
     """
     absent = {task.name: _files(task, data or "DIR")[1] for task in tasks}
+    absent |= {part.name: [line for line in [missing_files(part, data)] if line] for part in parts}
     lines = [line for of in absent.values() for line in of]
-    lines += [missing_part(part, data) for part in parts if not part_files(part, data)]
-    if len(lines) == len(tasks) + len(parts):
+    if all(absent.values()):
         return list(tasks), list(parts)
     for line in lines:
         say(f"left out: {line}")
     return (
         [task for task in tasks if not absent[task.name]],
-        [part for part in parts if part_files(part, data)],
+        [part for part in parts if not absent[part.name]],
     )
 
 
@@ -255,13 +275,11 @@ def tasks_of(
         return [task for task in suite.tasks if task.name in requested]
     if parts and (without := [task for task in tasks if task not in recipes]):
         say(f"skipped: there is no recipe of {', '.join(without)} for {family}")
-    return [
-        task
-        for task in suite.tasks
-        if task.name in recipes
-        and not task.asked_for
-        and not (task.optional and _files(task, data)[1])
-    ]
+    chosen = [task for task in suite.tasks if task.name in recipes and not task.asked_for]
+    for task in [one for one in chosen if one.hidden and not (data and _files(one, data)[0])]:
+        chosen.remove(task)
+        say(left_out(task.name, data, f"{task.stems[0][0]}.jsonl", task.hub))
+    return [task for task in chosen if not (task.optional and _files(task, data)[1])]
 
 
 def suite_config(suite: Suite, request: SuiteRequest) -> tuple[SuiteConfig, dict[str, list[str]]]:
@@ -516,13 +534,14 @@ def suite_scores(
     planned: Sequence[Entry],
     runs_of_task: Mapping[str, Sequence[ProtocolRun]],
     part_runs: Sequence[PartRun],
+    reported: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The results of every finished task and part, with the earlier results of the folder."""
     folder = Path(config.run)
     hashes = model_hashes(config.model)
     path, rest = folder / "eval" / f"{config.suite}.json", "only what is run now is in the table"
     before = kept_results(path, hashes, rest) or {}
-    tasks: dict[str, Any] = dict(before.get("tasks", {}))
+    tasks: dict[str, Any] = {**before.get("tasks", {}), **reported}
     for entry in planned:
         try:
             compared = compare_settings(entry.config, runs_of_task[entry.task.name])
@@ -539,6 +558,7 @@ def suite_scores(
             tasks[one.part.name] = scores
     write_environment(folder, hashes | {name: task["data"] for name, task in tasks.items()})
     names = [*(part.name for part in suite.parts), *(task.name for task in suite.tasks)]
+    names += suite.reported.names if suite.reported else ()
     ordered = {name: tasks[name] for name in names if name in tasks}
     columns = suite_columns(suite, ordered)
     averages = suite_averages(suite, columns)
@@ -557,6 +577,7 @@ def suite_scores(
         "results": flat,
         "columns": columns,
         "averages": averages,
+        "incomplete": incomplete_averages(suite, columns),
         "tasks": ordered,
         "published": published_results(suite, family),
     }
@@ -573,6 +594,7 @@ def _task_scores(entry: Entry, compared: Mapping[str, Any]) -> dict[str, Any]:
         "runs": runs,
         "setting": compared["chosen"]["setting"],
         "settings_tried": len(compared["settings"]),
+        "items": len(read_results(Path(runs[0]) / "eval/rows/valid.json", "values")["values"]),
         "data": environment["hashes"]["data"],
         "scored": {
             stem: [
@@ -686,11 +708,13 @@ def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[d
     """The suite's averages for which every column has a value."""
     values = {column["name"]: column["value"] for column in columns}
     errors = {column["name"]: column["se"] for column in columns if column["se"] is not None}
-    result = []
+    means, result = suite.means(values), []
     for average in suite.averages:
-        value, error = average.of(values), average.error(errors)
-        if value is None:
+        if average.name not in means:
             continue
+        value, error = means[average.name], average.error(errors)
+        if error is not None:
+            errors[average.name] = error
         margin = None if error is None else _NORMAL * error
         result.append(
             {
@@ -705,6 +729,21 @@ def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[d
     return result
 
 
+def incomplete_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The leaderboard's averages that lack a column: which, and the value with zeros."""
+    values = {column["name"]: column["value"] for column in columns}
+    there = {**values, **suite.means(values)}
+    with_zeros = suite.means({**{column.name: 0.0 for column in suite.columns}, **values})
+    return [
+        {"name": average.name, "missing": missing, "with_zeros": with_zeros[average.name]}
+        for average in suite.averages
+        if average.zeros
+        and (names := [name for group in average.groups for name in group])
+        and (missing := [name for name in names if name not in there])
+        and len(missing) < len(names)
+    ]
+
+
 def published_results(suite: Suite, family: str) -> list[dict[str, Any]]:
     """The published results of a family, with the averages that they determine."""
     return [
@@ -713,15 +752,10 @@ def published_results(suite: Suite, family: str) -> list[dict[str, Any]]:
             "split": row.split,
             "source": row.source,
             "shape": row.shape,
-            "figures": {**row.scores, **_published_averages(suite, row.scores)},
+            "figures": {**row.scores, **suite.means(row.scores)},
         }
         for row in suite.beside(family)
     ]
-
-
-def _published_averages(suite: Suite, scores: Mapping[str, float]) -> dict[str, float]:
-    means = {average.name: average.of(scores) for average in suite.averages}
-    return {name: mean for name, mean in means.items() if mean is not None}
 
 
 # --- The table, beside published results ---
@@ -755,7 +789,7 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
         ]
         if seeds > 1:
             cells.append(_decimal(metric.get("std"), of_metric))
-        theirs = [{**row.scores, **_published_averages(suite, row.scores)} for row in beside]
+        theirs = [{**row.scores, **suite.means(row.scores)} for row in beside]
         cells += [_decimal(of.get(metric["name"]), of_metric) for of in theirs]
         rows.append([metric["name"], *cells])
     of = f"median of {seeds} seeds" if seeds > 1 else "one seed"
@@ -766,9 +800,27 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
 
 
 def table_notes(suite: Suite, document: Mapping[str, Any]) -> Iterator[str]:
-    """Notes below the table: the definitions of averages, and the sources of published results."""
+    """Notes below the table: the averages, sets with other rows, sources of published results."""
     for average in document["averages"]:
         yield f"{average['name']}: {average['what']}"
+    for one in document["incomplete"]:
+        yield (
+            f"no {one['name']}: {listed(one['missing'])} missing; the leaderboard counts a missing "
+            f"part as 0, which gives {one['with_zeros']:.2f}"
+        )
+    official = {part.name: part.items for part in suite.parts}
+    official |= {task.name: task.items for task in suite.tasks}
+    for name, whole in official.items():
+        items = document["tasks"].get(name, {}).get("items")
+        if None not in (whole, items) and whole != items:
+            yield (
+                f"{name}: {items:,} rows, but the official set has {whole:,}: the score cannot be "
+                "compared with published ones"
+            )
+    for name, task in document["tasks"].items():
+        count = task["scored"].get("dev", [{"results": {}}])[0]["results"].get("unknown_pairs")
+        if count:
+            yield f"{name}: {count:,} pairs are wrong because the tokenizer lacks a character"
     for row in _nearest_published(suite, document):
         yield f"{row.model} ({row.split}): {row.source}"
     yield from suite.notes
@@ -783,7 +835,7 @@ def _nearest_published(suite: Suite, document: Mapping[str, Any]) -> tuple[Any, 
 
 
 def _seeds(document: Mapping[str, Any]) -> int:
-    return max(int(column["seeds"]) for column in document["columns"])
+    return max((int(column["seeds"]) for column in document["columns"]), default=1)
 
 
 def _decimal(value: float | None, digits: int) -> str:

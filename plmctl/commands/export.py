@@ -1,13 +1,14 @@
 """``plmctl export``: a checkpoint of a pretraining in, an ordinary model folder out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
-from plmctl.files import new_folder, writing
+from plmctl.files import new_folder, read_json, writing
 from plmctl.formatting import printable
 from plmctl.reporting.card import model_card
 from plmctl.reporting.run_files import find_run
@@ -60,6 +61,55 @@ def checkpoints(folder: Path) -> dict[int, Path]:
             "checkpoint.every decides how often one is saved",
         )
     return by_step
+
+
+class SavedCheckpoint(NamedTuple):
+    """A checkpoint of a pretraining.
+
+    Attributes:
+        name: See ``branch_names``.
+        words: Words that its network has read; None: they were not counted.
+    """
+
+    step: int
+    path: Path
+    name: str
+    words: int | None
+
+
+def saved_checkpoints(folder: Path) -> list[SavedCheckpoint]:
+    """The undamaged checkpoints of a pretraining run, in the order of the steps.
+
+    Raises:
+        ConfigError: See ``checkpoints``.
+    """
+    by_step = dict(sorted(checkpoints(folder).items()))
+    words = {step: read_json(path / "state.json").get("words") for step, path in by_step.items()}
+    names = branch_names(words)
+    return [SavedCheckpoint(step, path, names[step], words[step]) for step, path in by_step.items()]
+
+
+_MILLION = 1_000_000
+_NEAR = 0.05  # share of a million words that a checkpoint may be from it
+
+
+def branch_names(words: Mapping[int, int | None]) -> dict[int, str]:
+    """The branch of each checkpoint.
+
+    One that is within 5 % of a million words of a whole number of them has the name that the BabyLM
+    shared tasks use, such as ``chck_10M``; every other one has its step, such as ``step-1000``.
+
+    Args:
+        words: Words read, by step; None: unknown.
+    """
+    names = {step: f"step-{step}" for step in words}
+    nearest: dict[int, tuple[int, int]] = {}  # million -> (distance, step)
+    for step, read in words.items():
+        million = round((read or 0) / _MILLION)
+        distance = abs((read or 0) - million * _MILLION)
+        if million and distance <= _NEAR * _MILLION:
+            nearest[million] = min(nearest.get(million, (distance, step)), (distance, step))
+    return names | {step: f"chck_{million}M" for million, (_, step) in nearest.items()}
 
 
 def write(folder: Path, checkpoint: Path, target: Path) -> None:

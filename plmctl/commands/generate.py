@@ -114,8 +114,8 @@ def read_prompts(prompts: list[str], file: str | None, column: str) -> list[str]
     """
     if bool(prompts) == (file is not None):
         raise ConfigError(
-            "prompts come from --prompt or from --input, and exactly one of them is needed",
-            'for example --prompt "The president of"',
+            "the prompts are texts on the command line, or from --input: one of the two is needed",
+            'for example: plmctl generate MODEL "The president of"',
         )
     if file is None:
         return prompts

@@ -173,7 +173,13 @@ def _look(corpus: Corpus, evaluation: Sequence[Source]) -> tuple[Profile, Corpus
     Text files of few documents are read line by line.
     """
     with work_progress("looking at the corpus") as progress:
-        looked = profile(resolve(corpus.train), corpus.config, evaluation, progress)
+        try:
+            looked = profile(resolve(corpus.train), corpus.config, evaluation, progress)
+        except DataError as error:
+            if corpus.left_out:
+                left_out = f"left out: {corpus.left_out}"
+                error.hint = "\n  ".join(filter(None, (error.hint, left_out, *corpus.advice)))
+            raise
         bad = looked.unreadable | unreadable(resolve(corpus.valid), corpus.config)
         corpus = corpus.without(bad)
         if looked.one_each and looked.documents < _FEW and looked.lines >= 2 * _FEW:
@@ -294,6 +300,14 @@ def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
             f"half of the documents have less than {median:,.0f} characters: if blank lines "
             "separate headings and paragraphs in your text, remove the blank lines within documents"
         )
+    files = sum(source.kind == "text" for source in resolve(corpus.train))
+    cut = corpus.documents == "auto" and looked.documents > 3 * files
+    if cut and files >= 10 and looked.lines < 1.5 * len(looked.sample):
+        notes.append(
+            f"blank lines cut {files:,} files into {looked.documents:,} documents, most of one "
+            "line: if each file is one text, such as a chapter, write `documents: file` below "
+            "`data:` in tokenizer.yaml and pretrain.yaml"
+        )
     if corpus.documents == "line":
         notes.append("there are no blank lines, so each line is a document (data.documents: line)")
     elif corpus.documents == "file":
@@ -307,6 +321,7 @@ def _advice(looked: Profile, corpus: Corpus, language: str | None) -> list[str]:
 
 def _has_repeated_lines(looked: Profile, corpus: Corpus) -> bool:
     several = corpus.documents != "line" and looked.lines > 2 * len(looked.sample)
+    several = several and looked.documents > MANY_DOCUMENTS
     return several and looked.repeated_lines > 0.03 and looked.line_length < 200
 
 
@@ -345,7 +360,7 @@ def _mixed(looked: Profile, language: str | None) -> list[str]:
     if own < 0.8 and looked.scripts:
         others = ", ".join(f"{s} {n:.0%}" for s, n in looked.scripts.items() if s not in usual)
         scripts = " or ".join(sorted(usual))
-        about = f", which {name} is usually written in" if name else ""
+        about = f", the usual script of {name}" if name else ""
         end = "is --lang right?" if own < 0.1 else "if other languages are in the text, remove them"
         notes.append(f"{own:.0%} of the letters are {scripts}{about}; {others}: {end}")
     for script, part in looked.main_scripts.items():

@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import numpy as np
 
 from plmctl import __version__
 from plmctl.addresses import all_shown, shown
-from plmctl.config.sections import DataConfig, MixtureSource, PrepareConfig
+from plmctl.config.sections import DataConfig, PrepareConfig
 from plmctl.corpus.build import (
     Executor,
     Root,
@@ -128,6 +128,8 @@ def _write_card(
     valid = data.valid if isinstance(data.valid, tuple) else ()
     train = [name for source in data.mixture for name in source.train] or data.train
     mixed: list[tuple[str, float | None]] = [(one.name, one.weight) for one in data.mixture]
+    if isinstance(text.train, MixedStore):
+        mixed = list(zip(text.train.names, text.train.weights, strict=True))
     facts = PreparedData(
         corpora=[
             (name, weight, manifest)
@@ -445,17 +447,18 @@ def _prepare_mixture(
     opened = [open_or_build(one) for one in data_of_stores(config)]
     built = [stores for stores, _ in opened]
     _report(config, dict(zip([source.name for source in data.mixture], built, strict=True)))
-    parts = list(zip(data.mixture, built, strict=True))
-    held_out = [(source, Path(stores.valid)) for source, stores in parts if stores.valid]
-    empty = [source.name for source, stores in parts if stores.valid is None]
+    weights = _weights(data, built)
+    parts = list(zip(data.mixture, weights, built, strict=True))
+    held_out = [(one.name, weight, Path(s.valid)) for one, weight, s in parts if s.valid]
+    empty = [source.name for source, _, stores in parts if stores.valid is None]
     if data.valid and held_out and empty and not isinstance(data.valid, tuple):
         say(f"no document of {', '.join(empty)} is held out: it is missing from the validation")
-    digest = mixed_digest([s.digest for s in built], [source.weight for source in data.mixture])
+    digest = mixed_digest([s.digest for s in built], weights)
     return PreparedText(
-        _mixed([(source, stores.train) for source, stores in parts]),
+        _mixed([(source.name, weight, stores.train) for source, weight, stores in parts]),
         _mixed(held_out) if held_out else None,
         {"data": digest, "tokenizer": encoder.fingerprint},
-        "; ".join(f"{source.name}: {_sentence_rule(config, stores)}" for source, stores in parts),
+        "; ".join(f"{one.name}: {_sentence_rule(config, stores)}" for one, _, stores in parts),
         tuple(stores.words for stores in built),
         tuple(stores.word_rule for stores in built),
         any(is_new for _, is_new in opened),
@@ -463,9 +466,29 @@ def _prepare_mixture(
     )
 
 
-def _mixed(parts: list[tuple[MixtureSource, Path]]) -> Corpus:
-    stores = tuple(TokenStore.open(folder) for _, folder in parts)
+def _weights(data: DataConfig, built: Sequence[Stores]) -> list[float]:
+    """The weights of the sources: those of the config, or by size (Conneau et al., 2020, XLM-R).
+
+    By size they are shares, the sizes to the power of ``mixture_alpha`` over their sum; a line says
+    how often an epoch of the mixture, which has as many samples as all sources, reads each of them.
+    """
+    alpha = data.mixture_alpha
+    if alpha is None:
+        return [source.weight or 0.0 for source in data.mixture]  # the config has all of them
+    sizes = [int(stores.manifest["train"]["tokens"]) for stores in built]
+    powers = [size**alpha for size in sizes]
+    shares = [power / sum(powers) for power in powers]
+    for source, size, share in zip(data.mixture, sizes, shares, strict=True):
+        say(
+            f"mixture: {source.name} has {size / sum(sizes):.1%} of the tokens and is {share:.1%} "
+            f"of the samples: an epoch reads it {share * sum(sizes) / size:.2f} times"
+        )
+    return shares
+
+
+def _mixed(parts: list[tuple[str, float, Path]]) -> Corpus:
+    stores = tuple(TokenStore.open(folder) for _, _, folder in parts)
     if len(stores) == 1:
         return stores[0]
-    names, weights = zip(*((source.name, source.weight) for source, _ in parts), strict=True)
+    names, weights = zip(*((name, weight) for name, weight, _ in parts), strict=True)
     return MixedStore(names, stores, weights)

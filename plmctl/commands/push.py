@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from plmctl import hub
 from plmctl.errors import ConfigError, DataError, PlmError
-from plmctl.files import is_model, read_json
+from plmctl.files import is_model
 from plmctl.folders import leads_out
 from plmctl.reporting.card import Publication, architecture_of, hub_card
 from plmctl.run.display import say, show_result
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _CARD = "README.md"
 _OF_THE_HUB = {".gitattributes", _CARD}  # in every new repository
-_MILLION = 1_000_000
-_NEAR = 0.05  # share of a million words that a checkpoint may be from it
 
 
 @dataclass(frozen=True)
@@ -217,40 +215,13 @@ def _files(folder: Path) -> dict[str, Path]:
 
 def _checkpoints(training: Path | None, model: str) -> dict[str, tuple[int, Path]]:
     """The step and the folder of each checkpoint of a run, by branch."""
-    from plmctl.commands.export import checkpoints
+    from plmctl.commands.export import saved_checkpoints
 
     if training is None:
         raise ConfigError(
             f"--checkpoints: {model} is not in a run folder", "give the run folder of a pretraining"
         )
-    by_step = dict(sorted(checkpoints(training).items()))
-    names = branch_names({step: _words(path) for step, path in by_step.items()})
-    return {names[step]: (step, path) for step, path in by_step.items()}
-
-
-def _words(checkpoint: Path) -> int | None:
-    """The words that a checkpoint's network has read; None: it was not counted."""
-    words = read_json(checkpoint / "state.json").get("words")
-    return words if isinstance(words, int) else None
-
-
-def branch_names(words: Mapping[int, int | None]) -> dict[int, str]:
-    """The branch of each checkpoint.
-
-    One that is within 5 % of a million words of a whole number of them has the name that the BabyLM
-    shared tasks use, such as ``chck_10M``; every other one has its step, such as ``step-1000``.
-
-    Args:
-        words: Words read, by step; None: unknown.
-    """
-    names = {step: f"step-{step}" for step in words}
-    nearest: dict[int, tuple[int, int]] = {}  # million -> (distance, step)
-    for step, read in words.items():
-        million = round((read or 0) / _MILLION)
-        distance = abs((read or 0) - million * _MILLION)
-        if million and distance <= _NEAR * _MILLION:
-            nearest[million] = min(nearest.get(million, (distance, step)), (distance, step))
-    return names | {step: f"chck_{million}M" for million, (_, step) in nearest.items()}
+    return {one.name: (one.step, one.path) for one in saved_checkpoints(training)}
 
 
 def _show_plan(

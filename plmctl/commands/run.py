@@ -17,7 +17,7 @@ from typing import Any, cast
 from plmctl.config.load import COMMANDS, Kind
 from plmctl.config.units import Budget
 from plmctl.corpus.source import resolve
-from plmctl.errors import ConfigError, PlmError
+from plmctl.errors import ConfigError, PlmError, Preempted
 from plmctl.files import read_json, write_atomically, writing
 from plmctl.formatting import format_duration, format_value, printable_json
 from plmctl.run.configs import FinetuneConfig, load
@@ -86,8 +86,9 @@ def run(folder: Path, *, until: str | None, budget: str | None, fresh: bool, as_
                 left_out |= _run_stages(folder, stages, notes, fresh=fresh)
                 _write_report(stages, report)
         except PlmError as error:
-            again = f"to continue: plmctl run {folder}"
-            error.hint = "\n  ".join(filter(None, (error.hint, again)))
+            again = f"to continue: plmctl run {folder}" + (f" --budget {budget}" if budget else "")
+            stopped = isinstance(error, Preempted)  # whose hint is the same, without the command
+            error.hint = again if stopped or not error.hint else f"{error.hint}\n  {again}"
             raise
     _show(folder, stages, left_out, notes, report, as_json=as_json)
 
@@ -183,7 +184,7 @@ def _run_stages(folder: Path, stages: list[Stage], notes: Notes, *, fresh: bool)
     Returns:
         Those that were not started, because the budget is used up.
     """
-    say(f"what the stages print: {stages[0].log.parent}/; how far one is: plmctl status")
+    say(f"what the stages print: {stages[0].log.parent}/; how far one is: plmctl status {folder}")
     at_work: list[StageProcess] = []
     with StopRequest() as stop, ending(at_work):
         for number, stage in enumerate(stages, 1):

@@ -17,13 +17,15 @@ def run(folder: Path | None, *, as_json: bool) -> None:
     """Print the state, the progress and the last metrics of a run.
 
     Args:
-        folder: The run folder; it may be damaged. None: the run below runs/ that changed last.
+        folder: The run folder; it may be damaged. None, or the folder of ``init``: the run below
+            its runs/ that changed last.
 
     Raises:
         ConfigError: It is no run folder.
     """
-    if folder is None:
-        folder = newest_run(Path("runs"))
+    runs = Path("runs") if folder is None else folder / "runs"
+    if folder is None or runs.is_dir():
+        folder = newest_run(runs)
     if not any((folder / name).exists() for name in ("config.yaml", "status.json")):
         folder = find_run(folder)
     status = status_of(folder)

@@ -20,10 +20,10 @@ from plmctl.corpus.build import Workers, make_all
 from plmctl.corpus.documents import (
     BROKEN,
     ENCODING,
-    INSTALL,
     LARGE,
     LONGEST,
     NO_LIBRARY,
+    SCANNED,
     UNKNOWN,
     LeftOut,
     format_of,
@@ -341,7 +341,10 @@ def _in_words(group: Mapping[str, Any]) -> str:
 def _advice(reason: str, group: Mapping[str, Any]) -> Iterator[str]:
     """What to do about the files that a reason left out."""
     if reason == NO_LIBRARY:
-        yield f"{counted(group['files'], 'file')} need libraries: {INSTALL}, then --fresh"
+        missing = "; ".join(dict.fromkeys(group["names"].values()))
+        yield f"{counted(group['files'], 'file')} need libraries: {missing}, then --fresh"
+    elif reason == SCANNED:
+        yield "scanned pages need OCR first, such as `ocrmypdf IN.pdf OUT.pdf`"
     elif reason == ENCODING:
         yield "text in another encoding is read with --encoding, such as gb18030 or cp1252"
     elif reason == UNKNOWN:

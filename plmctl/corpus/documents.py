@@ -89,8 +89,10 @@ def read(path: Path, encoding: str | None = None) -> Chapters:
         raise LeftOut(LARGE, f"reading it took more than {_SECONDS} seconds") from None
     except MemoryError:
         raise LeftOut(LARGE, "there is not enough memory to read it") from None
-    except ImportError:
+    except ModuleNotFoundError:
         raise LeftOut(NO_LIBRARY, INSTALL) from None
+    except ImportError as error:  # the library is there, and one that it needs is not
+        raise LeftOut(NO_LIBRARY, " ".join(str(error).split())) from None
     except Exception as error:  # of a library, which may raise anything about a damaged file
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise LeftOut(BROKEN, first[:200]) from error
@@ -119,12 +121,13 @@ def _time_limit(seconds: int) -> Iterator[None]:
 
 
 _TRAILING, _GAPS = re.compile(r"[ \t\u3000]+\n"), re.compile(r"\n{3,}")
+_LINE_END = re.compile("\r\n|[\r\f\x85]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff]")
 
 
 def _clean(text: str) -> str:
     """Text without control characters, halves of characters, and blank lines in a row."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n").removeprefix("\ufeff")
+    text = _LINE_END.sub("\n", text).removeprefix("\ufeff")
     text = _CONTROL.sub("", text).encode("utf-8", "replace").decode()
     return _GAPS.sub("\n\n", _TRAILING.sub("\n", text)).strip("\n").rstrip()
 

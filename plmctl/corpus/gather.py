@@ -103,7 +103,7 @@ class Corpus:
                         resolve((name,))
                     except DataError as error:
                         missing.append(error)
-            others.update(ending(file) for file in set(files) - set(own))
+            others.update(ending(file) for file in sorted(set(files) - set(own)))
         if missing:
             raise together(missing)
         if not train:

@@ -195,7 +195,7 @@ def profile(
         return replace(looked, unreadable=bad | looked.unreadable)
     if not lengths:
         names = ", ".join(source.name for source in sources)
-        raise DataError(f"{names[:200]}: no text in the corpus", "check the path and `data.text`")
+        raise DataError(f"{names[:200]}: no text in the corpus", "its files are empty")
     texts = [document.text[:_EACH] for document in sample.documents]
     counts = Counter[str]()
     for text in texts:

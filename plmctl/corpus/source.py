@@ -52,6 +52,7 @@ _COMPRESSED = (".gz", ".zst")
 
 DOCUMENTS = (
     ".html", ".htm", ".xhtml", ".pdf", ".docx", ".epub", ".srt", ".vtt", ".ass", ".ssa", ".xml",
+    ".markdown",
 )  # fmt: skip
 """The endings of files that `plmctl text` reads, and no other command."""
 
@@ -64,6 +65,7 @@ _CONVERTED = {
     **dict.fromkeys((".xls", ".xlsx", ".ods"), "soffice --headless --convert-to csv FILE"),
     **dict.fromkeys((".zip", ".7z", ".rar"), "7z x FILE"),
     **dict.fromkeys((".tar", ".tgz"), "tar xf FILE"),
+    ".po": "po2txt FILE FILE.txt",  # of translate-toolkit
     ".xz": "unxz FILE",
     ".bz2": "bunzip2 FILE",
 }

@@ -7,7 +7,7 @@ pseudo-likelihood.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from plmctl.arrays import Ints
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.likelihood import (
+    Likelihood,
     MaskedCopies,
     MaskedLikelihood,
     MaskingVariant,
@@ -28,6 +29,42 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
     from plmctl.evaluation.model import LoadedModel
+
+
+Scorer = Callable[[Sequence["Pair"]], list[CompletionScore]]
+"""The scores of contexts with completions."""
+
+
+def completion_scorer(
+    model: LoadedModel,
+    measure: str,
+    seq_len: int | None = None,
+    variant: MaskingVariant = "original",
+) -> Scorer:
+    """What scores contexts with completions, by the kind of the model.
+
+    Causal models: each token given all before it; encoders: one token masked at once, all else
+    seen; T5: in the decoder, after a sentinel at the end of the context in the encoder.
+
+    Args:
+        measure: Its name, for the message.
+        seq_len: Tokens that the model reads at most; None: its positions (T5: 512).
+
+    Raises:
+        ConfigError: The model's family has no likelihood of a completion (ELMo).
+    """
+    likelihood = Likelihood.of(model)  # refuses a model without a language-model head
+    if isinstance(likelihood, MaskedLikelihood):
+        return MaskedCompletions(model, seq_len, variant).score
+    if not model.family.SCORES_PARTS:
+        raise ConfigError(
+            f"{model.name}: {measure} does not support {model.family.name}, whose likelihood is of "
+            "whole sentences only",
+            "use minimal_pairs for this model",
+        )
+    limited = model.for_generation(seq_len)
+    sentinel = limited.text_to_text and bool(limited.vocab.sentinels)
+    return lambda pairs: score_completions(limited, pairs, sentinel=sentinel)
 
 
 def score_completions(
@@ -168,6 +205,9 @@ def first_sentinel(model: LoadedModel) -> tuple[int, ...]:
 # a context is cut.
 
 
+_MASKS = 3  # at the end of a text that is read on
+
+
 class MaskedCompletions:
     """An encoder with its masked-language-model head.
 
@@ -210,6 +250,30 @@ class MaskedCompletions:
         scores = zip(self._scores(inputs), cuts, strict=True)
         return [CompletionScore(*score, cut=cut > 0) for score, cut in scores]
 
+    def continued(self, pairs: Sequence[Pair]) -> list[CompletionScore]:
+        """Score each token of a completion after what is before it, as if the text were read on.
+
+        Nothing follows the token but masks: three stand there, of which the first is predicted
+        (Samuel, 2024, arXiv:2406.04823).
+
+        Raises:
+            DataError: A completion without a token, or longer than the positions.
+        """
+        texts = [context + completion for context, completion in pairs]
+        more = np.full(_MASKS - 1, self._model.special("mask"))
+        room, rows, text_of, cuts = self._limit - len(more), [], [], []
+        tokenized = self._model.tokens([[text] for text in texts])
+        for number, (tokens, pair) in enumerate(zip(tokenized, pairs, strict=True)):
+            for end in range(self._first(texts[number], *pair) + 1, len(tokens.ids) + 1):
+                ids = tokens.ids[max(0, end - room) : end]
+                rows.append(self._likelihood.with_special_tokens(np.concatenate([ids, more])))
+                text_of.append(number)
+            cuts.append(len(tokens.ids) > room)
+        place = np.array([len(ids) - 1 - _MASKS for ids in rows])
+        copies = MaskedCopies(rows, np.arange(len(rows)), place, place + _MASKS)
+        scores = zip(self._sums(copies, np.array(text_of), len(pairs)), cuts, strict=True)
+        return [CompletionScore(*score, cut=cut) for score, cut in scores]
+
     def rolled(self, text: str) -> list[CompletionScore]:
         """Score every token of a text once, in windows that do not overlap."""
         (tokens,) = self._model.tokens([[text]])
@@ -242,12 +306,17 @@ class MaskedCompletions:
             places.append(np.stack([np.full_like(place, number), place + 1, until + 1]))
             rows.append(self._likelihood.with_special_tokens(ids))
         row, place, until = np.concatenate([np.zeros((3, 0), np.int64), *places], axis=1)
-        sums, greedy = np.zeros(len(texts)), np.ones(len(texts), bool)
-        copies = MaskedCopies(rows, row, place, until)
+        return self._sums(MaskedCopies(rows, row, place, until), row, len(texts))
+
+    def _sums(
+        self, copies: MaskedCopies, text_of: Ints, count: int
+    ) -> list[tuple[float, int, bool]]:
+        """Sum, tokens and greedy of each of ``count`` texts, from copies that belong to them."""
+        sums, greedy = np.zeros(count), np.ones(count, bool)
         for chosen, nll, most_probable in self._likelihood.masked_token_nll(copies):
-            np.subtract.at(sums, row[chosen], nll)
-            np.logical_and.at(greedy, row[chosen], most_probable)
-        counts = np.bincount(row, minlength=len(texts))
+            np.subtract.at(sums, text_of[chosen], nll)
+            np.logical_and.at(greedy, text_of[chosen], most_probable)
+        counts = np.bincount(text_of, minlength=count)
         return [
             (float(total), int(count), bool(all_first))
             for total, count, all_first in zip(sums, counts, greedy, strict=True)

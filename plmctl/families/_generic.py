@@ -296,6 +296,7 @@ class GenericDecoder(Generic):
     OBJECTIVE = "clm"
     HEADS = ("lm",)
     POOLS = False
+    ANSWERS = ("labels", "spans")
 
     @staticmethod
     def forward(

@@ -56,6 +56,7 @@ class LlamaFamily(EndOfTextFamily):
     """Llama's network."""
 
     TOKENIZER = LlamaTemplate
+    ANSWERS = ("labels", "spans")
     DROPOUT: ClassVar[tuple[str, ...]] = ("attention_dropout",)
     SIZE_FIELDS: ClassVar[tuple[str, ...]] = (
         "num_hidden_layers",

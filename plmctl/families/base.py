@@ -88,8 +88,9 @@ class Family(ABC):
         SAMPLES: Whether its networks can make the samples of an objective that has some.
         ENCODER_DECODER: Whether it has an encoder and a decoder.
         BOTH_SIDES: Whether its forward can let a causal network see both sides of each position.
-        ANSWERS: How it answers the rows of a finetuning, by which suites choose recipes: "labels"
-            and "spans" of the text by a head, "text" that it writes, labels over "frozen" layers.
+        ANSWERS: How it answers the rows of a finetuning, by which suites choose recipes: "labels",
+            "spans" of the text and one of "options" by a head, "text" that it writes, labels over
+            "frozen" layers.
         FP16: Whether its networks can be trained in fp16, whose largest number is 65,504.
         FSDP: Whether its layers can be sharded over processes.
         RECOMPUTES: Whether a backward pass can recompute activations instead of keeping them.
@@ -126,7 +127,7 @@ class Family(ABC):
     SAMPLES: ClassVar[bool] = True
     ENCODER_DECODER: ClassVar[bool] = False
     BOTH_SIDES: ClassVar[bool] = False
-    ANSWERS: ClassVar[tuple[str, ...]] = ("labels", "spans")
+    ANSWERS: ClassVar[tuple[str, ...]] = ("labels", "spans", "options")
     FP16: ClassVar[bool] = True
     FSDP: ClassVar[bool] = True
     RECOMPUTES: ClassVar[bool] = True

@@ -64,7 +64,7 @@ class Gpt1(DecoderFamily, config=Config):
     TOKENIZER = Gpt1Template
     MODEL_TYPE = "openai-gpt"
     FORMAT_TOKENS = ("_start_", "_delimiter_", "_classify_")
-    ANSWERS = ("labels",)
+    ANSWERS = ("labels", "options")
     SIZES = {"tiny": (2, 128), "mini": (4, 256), "base": (12, 768)}  # layers, hidden size
     NETWORK = {
         "afn": "gelu",  # by this name the network has the tanh form, as published

@@ -6,13 +6,19 @@ every token the same probability prefers the sentence of fewer tokens: ``shorter
 of such a model.
 """
 
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
 import numpy as np
+from numpy.typing import NDArray
 
 from plmctl.arrays import Floats, Ints
 from plmctl.config.base import Text
 from plmctl.corpus.labelled import Row
 from plmctl.errors import DataError
 from plmctl.evaluation.likelihood import Likelihood, MaskingVariant, ScoringOptions
+from plmctl.evaluation.model import LoadedModel
 from plmctl.hashing import digest_of_items
 from plmctl.measures._paradigms import (
     ParadigmConfig,
@@ -23,6 +29,16 @@ from plmctl.measures._paradigms import (
 )
 from plmctl.measures.base import Measurement, PerItemScores
 from plmctl.metrics.statistics import mean_and_error
+
+UnknownRule = Literal["never", "quoted", "anywhere"]
+
+_RULES: Mapping[UnknownRule, str] = {
+    "never": "",
+    "quoted": "; wrong, too, if the tokenizer does not know what is between “ and ”",
+    "anywhere": "; wrong, too, if a sentence has an unknown token",
+}
+
+_QUOTED = re.compile("“(.+?)”")
 
 _ROUNDING = 1e-6  # relative, of a score that is summed over tokens in float32
 
@@ -41,9 +57,11 @@ def measure_pairs(
     likelihood: Likelihood,
     variant: MaskingVariant = "original",
     span: int | None = None,
+    unknown_is_wrong: UnknownRule = "never",
 ) -> Measurement:
     """Accuracies by sum, token and byte with their standard errors, per file and of all."""
     texts, paradigms = _read(config)
+    unknown = _with_unknown(likelihood.model, texts, unknown_is_wrong)
     scores = likelihood.score_sentences(texts, variant, span)
     sizes = np.array([len(text.encode()) for text in texts])
     signs = {
@@ -51,7 +69,7 @@ def measure_pairs(
         "accuracy/token": _compare(scores.log_probability / scores.tokens),
         "accuracy/byte": _compare(scores.log_probability / sizes),
     }
-    hits = {name: sign > 0 for name, sign in signs.items()}
+    hits = {name: (sign > 0) & ~unknown for name, sign in signs.items()}
     shorter = scores.tokens[::2] < scores.tokens[1::2]
     rows = []
     for name, mask in paradigms.masks().items():
@@ -77,11 +95,12 @@ def measure_pairs(
         "ties": int((signs["accuracy"] == 0).sum()),
         "cut": scores.cut,
         "unknown": scores.unknown,
+        **({} if unknown_is_wrong == "never" else {"unknown_pairs": int(unknown.sum())}),
         "paradigms": rows,
         **({"groups": paradigms.group_rows(hits["accuracy"])} if config.groups else {}),
         "definition": (
             "share of pairs whose good sentence has the higher score, ties (equal to 1e-6) "
-            "wrong; macro: mean of the paradigms, unweighted; "
+            f"wrong{_RULES[unknown_is_wrong]}; macro: mean of the paradigms, unweighted; "
             "token, byte: the score over the sentence's tokens or UTF-8 bytes; shorter: "
             "pairs whose good sentence has fewer tokens; score: "
             + likelihood.sentence_definition(options)
@@ -106,6 +125,31 @@ def _compare(scores: Floats) -> Ints:
     good, bad = scores.reshape(-1, 2).T
     tie = np.abs(good - bad) <= _ROUNDING * np.maximum(np.abs(good), np.abs(bad))
     return np.where(tie, 0, np.sign(good - bad)).astype(np.int64)
+
+
+def _with_unknown(model: LoadedModel, texts: Sequence[str], rule: UnknownRule) -> NDArray[np.bool_]:
+    """[N] whether the rule makes a pair wrong, by what is unknown of one of its sentences.
+
+    What is quoted is encoded by itself, so that nothing beside it matters.
+
+    Args:
+        texts: [2 N].
+
+    Raises:
+        DataError: A sentence quotes nothing.
+    """
+    if rule == "never":
+        return np.zeros(len(texts) // 2, bool)
+    parts = [_QUOTED.findall(text) if rule == "quoted" else [text] for text in texts]
+    if not all(parts):
+        raise DataError(
+            f"{texts[parts.index([])]!r} has nothing between “ and ”",
+            "set `unknown_is_wrong` of this measure to anywhere, or to never",
+        )
+    unknown = [
+        text.unknown > 0 or bool((text.sentences == 0).any()) for text in model.tokens(parts)
+    ]
+    return np.logical_or(unknown[::2], unknown[1::2])
 
 
 def _read(config: PairsConfig) -> tuple[list[str], Paradigms]:

@@ -91,15 +91,31 @@ class Measurement:
     Attributes:
         results: The metrics, with what they were measured on.
         per_item: The scores of the items, by the name of the score; "" if there is only one.
-        predictions: The text that the model prefers for each item, by paradigm; only of measures
-            that compare texts.
+        predictions: For each item by paradigm, the text that the model prefers, or what a
+            leaderboard takes of it; only of some measures.
         answered: Labelled rows and the model's answers; only of a finetuned model.
     """
 
     results: dict[str, Any]
     per_item: Mapping[str, PerItemScores] = field(default_factory=dict)
-    predictions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    predictions: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     answered: Answered | None = None
+
+
+class AtCheckpoint(NamedTuple):
+    """What a measure has of one checkpoint of a run.
+
+    Attributes:
+        name: As its branch on the Hub, such as ``chck_10M``.
+        words: Words that the network has seen; None: unknown.
+        predictions: See ``Measurement``; empty if the measure gives none.
+    """
+
+    step: int
+    name: str
+    words: int | None
+    results: Mapping[str, Any]
+    predictions: Mapping[str, Any]
 
 
 C = TypeVar("C", bound=MeasureConfig)
@@ -114,6 +130,8 @@ class Measure(ABC, Generic[C]):
 
     Config: ClassVar[type[MeasureConfig]]
     """What a user may write for it."""
+    OVER_CHECKPOINTS: ClassVar[bool] = False
+    """Whether the checkpoints of a run give something together, by the words that each has seen."""
 
     def __init_subclass__(cls, config: type[MeasureConfig] | None = None) -> None:
         """Set ``Config``; base classes of several measures have none."""
@@ -131,6 +149,10 @@ class Measure(ABC, Generic[C]):
         Args:
             seed: Decides masks, pairs, samples and the draws of the bootstrap.
         """
+
+    def over_checkpoints(self, series: Sequence[AtCheckpoint]) -> dict[str, Any]:
+        """What the checkpoints of a run give together, if there is ``OVER_CHECKPOINTS``."""
+        raise NotImplementedError
 
 
 def get_measure(name: str) -> type[Measure[Any]]:
@@ -221,7 +243,7 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
             root=store_root(config.store),
             processes=1,
             progress=lambda done, total: None,
-            notice=_say,
+            notice=tell,
         )
         folder = stores.train if config.held_out is None else stores.valid
         if folder is None:
@@ -229,7 +251,7 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
                 f"{', '.join(config.data)}: held_out={config.held_out} selects no document",
                 "increase held_out, or leave it out",
             )
-        report_text(stores.manifest, model.name, _say)
+        report_text(stores.manifest, model.name, tell)
         store: TokenStore = TokenStore.open(folder)
         examples = objective.over(store, model.vocab, config.seq_len, seed)
         if not len(examples):
@@ -248,7 +270,8 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
         return Measurement(results)
 
 
-def _say(line: str) -> None:
+def tell(line: str) -> None:
+    """Say a line, of what a measure reads."""
     print(printable(line), file=sys.stderr)
 
 

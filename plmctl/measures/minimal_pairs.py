@@ -6,7 +6,7 @@ from pydantic import Field
 
 from plmctl.evaluation.likelihood import Likelihood
 from plmctl.evaluation.model import LoadedModel
-from plmctl.measures._pairs import PairsConfig, measure_pairs
+from plmctl.measures._pairs import PairsConfig, UnknownRule, measure_pairs
 from plmctl.measures.base import Measure, Measurement
 
 
@@ -20,6 +20,9 @@ class Config(PairsConfig):
     span: int | None = Field(default=None, ge=1)
     """Encoder-decoders. Empty: the decoder predicts the whole sentence; a number: this many tokens
     are hidden together, and the encoder reads the rest."""
+    unknown_is_wrong: UnknownRule = "never"
+    """Whether a pair is wrong that the tokenizer does not know. quoted: one of the texts between
+    “ and ” (the Chinese BabyLM's pairs of characters); anywhere: any of either sentence."""
 
 
 class MinimalPairs(Measure[Config], config=Config):
@@ -28,4 +31,6 @@ class MinimalPairs(Measure[Config], config=Config):
     def measure(self, model: LoadedModel, seed: int) -> Measurement:
         """The result of ``measure_pairs``."""
         config = self.config
-        return measure_pairs(config, Likelihood.of(model), config.variant, config.span)
+        likelihood = Likelihood.of(model)
+        rule = config.unknown_is_wrong
+        return measure_pairs(config, likelihood, config.variant, config.span, rule)

@@ -24,7 +24,6 @@ from plmctl.counting.ngrams import ORDER, NGrams, depths_of, ngrams_of
 from plmctl.errors import ConfigError
 from plmctl.evaluation.likelihood import Likelihood, ScoringOptions, TextScores
 from plmctl.evaluation.model import LoadedModel, TokenizedText
-from plmctl.formatting import printable
 from plmctl.hashing import digest_of_items
 from plmctl.measures._pairs import PairsConfig, measure_pairs
 from plmctl.measures.base import (
@@ -37,6 +36,7 @@ from plmctl.measures.base import (
     corpus_counts,
     ratio_metrics,
     read_corpus,
+    tell,
 )
 from plmctl.objectives.base import get_objective
 
@@ -115,7 +115,7 @@ class NGram(Measure[Config], config=Config):
         config, of_model = self.config, Likelihood.of(model)
         vocab = model.vocab
         separator = vocab.sep if vocab.eos is None else vocab.eos
-        grams = ngrams_of(self._store(of_model), separator, _say, order=config.order)
+        grams = ngrams_of(self._store(of_model), separator, tell, order=config.order)
         likelihood = NGramLikelihood(model, grams, separator)
         if config.items == "pairs":
             pairs = measure_pairs(config, likelihood)
@@ -158,7 +158,7 @@ class NGram(Measure[Config], config=Config):
             root=store_root(data.store),
             processes=1,
             progress=lambda done, total: None,
-            notice=_say,
+            notice=tell,
         )
         return TokenStore.open(stores.train)
 
@@ -182,7 +182,3 @@ def _text_of_run(model: LoadedModel) -> DataConfig:
 
 def _counts(grams: NGrams) -> dict[str, int]:
     return {"order": grams.order, "training_tokens": grams.tokens}
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr)

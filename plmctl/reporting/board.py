@@ -659,12 +659,14 @@ def _details(entry: _Entry) -> Document:
     environment = all_shown(facts)
     config_text = read_bytes(entry.folder / "config.yaml", 1_000_000) or b""
     samples = entry.evaluations.get("samples", {})
-    text, command = next_step(entry.folder, entry.kind, str(entry.row["state"]), environment)
+    here, place = Path.cwd(), entry.folder  # commands name it as the user would
+    place = place.relative_to(here) if place.is_relative_to(here) else place
+    text, command = next_step(place, entry.kind, str(entry.row["state"]), environment)
     return {
         "row": entry.row,
         "next": text,
         "command": command,
-        "try": _text(shlex.join(["plmctl", "try", str(entry.folder)]))
+        "try": _text(shlex.join(["plmctl", "try", str(place)]))
         if entry.kind in ("pretrain", "finetune") and is_model(entry.folder / "model")
         else "",
         "config": _lines(shown(config_text.decode("utf-8", "replace"))),

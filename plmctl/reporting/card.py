@@ -373,8 +373,9 @@ def _summary(run: Run) -> str:
 def _data(run: Run) -> str:
     lines = [f"- training: {_code(source)}" for source in _sources(run)]
     for corpus in _mixture(run):
-        weight = format_value(corpus.get("weight"))
-        lines.append(f"- training, weight {weight}: {_text(', '.join(_list(corpus, 'train')))}")
+        weight, alpha = corpus.get("weight"), run.setting("data", "mixture_alpha")
+        shown = format_value(weight) if alpha is None else f"by size to the power {alpha}"
+        lines.append(f"- training, weight {shown}: {_text(', '.join(_list(corpus, 'train')))}")
     valid = run.setting("data", "valid")
     if isinstance(valid, list):
         lines += [f"- validation: {_code(source)}" for source in valid]

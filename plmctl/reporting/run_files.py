@@ -74,8 +74,10 @@ def find_run(folder: Path) -> Path:
             return each
     if not folder.exists():
         raise ConfigError(f"{folder}: no such folder in {Path.cwd()}", "name a run folder")
-    inside = (folder.parent / "config.yaml").is_file()  # such as RUN/eval
-    hint = f"did you mean {folder.parent}?" if inside else "name a run folder"
+    runs = sorted(path.parent for path in folder.glob("runs/*/config.yaml"))  # of init's folder
+    if (folder.parent / "config.yaml").is_file():  # such as RUN/eval
+        runs = [folder.parent]
+    hint = f"did you mean {' or '.join(map(str, runs))}?" if runs else "name a run folder"
     raise ConfigError(f"{folder}: no run here (no config.yaml)", hint)
 
 

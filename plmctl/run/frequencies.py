@@ -58,15 +58,14 @@ def frequency_losses(
     shares, losses = _shares(corpus), {}
     terms = [term for term in train.counted_terms if len(scored[term]) and len(counted[term])]
     for term in terms:
-        own = np.bincount(counted[term]).astype(np.float64)
-        size = max(own.size, scored[term].max() + 1, shares.size)
+        own = np.bincount(counted[term], minlength=scored[term].max() + 1).astype(np.float64)
+        losses[term] = _cross_entropy(own, scored[term])  # classes of a pair are no tokens
+        size = max(own.size, shares.size)
         own, text = (np.pad(each, (0, size - each.size)) for each in (own, shares))
         missing = own[text == 0].sum() / own.sum()  # separators, sentinels
         mixed = (1 - missing) * text + np.where(text == 0, own / own.sum(), 0)
-        losses[term] = min(
-            _cross_entropy(own, scored[term]),
-            _cross_entropy(mixed * max(own.sum(), corpus.num_tokens), scored[term]),
-        )
+        mixed *= max(own.sum(), corpus.num_tokens)
+        losses[term] = min(losses[term], _cross_entropy(mixed, scored[term]))
     if set(losses) == set(train.loss_terms):
         losses["loss"] = sum(train.weights[term] * loss for term, loss in losses.items())
     return losses

@@ -96,7 +96,7 @@ def words_seen(path: Course, words: Sequence[float] | None) -> Callable[[int], i
     return lambda step: round(path.spent(step, words))
 
 
-_BABYLM = [
+BABYLM_WORDS = [
     *range(10**6, 10**7, 10**6),
     *range(10**7, 10**8, 10**7),
     *range(10**8, 10**9 + 1, 10**8),
@@ -124,7 +124,7 @@ def save_steps(
     """
     if at == "log":
         return log_steps(path.steps), []
-    marks = [Mark(f"{count} words") for count in _BABYLM] if at == "babylm" else list(at)
+    marks = [Mark(f"{count} words") for count in BABYLM_WORDS] if at == "babylm" else list(at)
     steps, late = set(), []
     for mark in marks:
         if mark.unit == "words" and words is None:

@@ -42,6 +42,8 @@ class SuiteTask:
             scored if the file exists.
         asked_for: Run only if the user names it: not a part of the suite's score.
         optional: Run only if the user names it, or its files are in the data directory.
+        items: Rows of the official validation set; None: any number.
+        hidden: The same; its rows were kept from entrants, and a line says that they are missing.
         folder: Its folder in a data directory, if its name is another; ".": the directory itself.
     """
 
@@ -50,11 +52,13 @@ class SuiteTask:
     rows: str = ""
     source: str = ""
     ending: str = ".jsonl"
+    items: int | None = None
     names: tuple[tuple[str, str], ...] = ()
     places: tuple[str, ...] = ()
     also: Mapping[str, str] = field(default_factory=dict)
     asked_for: bool = False
     optional: bool = False
+    hidden: bool = False
     folder: str | None = None
 
     @property
@@ -82,20 +86,49 @@ class SuitePart:
         name: Its folder in the suite's run folder.
         path: The shipped config of its measure, under ``configs/eval``.
         files: Where its files may be in a data directory, as patterns: the first that matches
-            anything counts.
+            anything counts. Empty: those of the config, below its ``evaluation_data``.
         source: Where users get them.
         rows: Their content, in words.
         asked_for: Run only if the user names it.
         scores_parts: Whether it scores parts of texts, which needs ``Family.SCORES_PARTS``.
+        changes: ``KEY=VALUE`` that differ from the config.
+        items: Items of the official set; None: any number.
+        official: Its name on the leaderboard; None: its own.
+        at_checkpoints: Score every checkpoint of the model's run, not the model.
+        hidden: As of a task.
+        older: A pattern that files of an earlier set have, which are refused; empty: none is known.
+        instead: What to do with them.
     """
 
     name: str
     path: str
-    files: tuple[str, ...]
     source: str
     rows: str
+    files: tuple[str, ...] = ()
     asked_for: bool = False
     scores_parts: bool = False
+    changes: tuple[str, ...] = ()
+    items: int | None = None
+    official: str | None = None
+    at_checkpoints: bool = False
+    hidden: bool = False
+    older: str = ""
+    instead: str = ""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Tasks that only the organisers' program scores, and whose scores a user may put beside ours.
+
+    Attributes:
+        file: Its place in a data directory: JSON, ``{NAME: {METRIC: score from 0 to 1}}``.
+        source: How users make it.
+    """
+
+    names: tuple[str, ...]
+    file: str
+    metric: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -124,12 +157,15 @@ class Average:
     """A mean over columns.
 
     Attributes:
-        groups: Names of columns; each group is averaged first. One name is a group of its own.
+        groups: Names of columns and of averages before it; each group is averaged first. One name
+            is a group of its own.
+        zeros: Whether the leaderboard counts what is missing as 0.
     """
 
     name: str
     groups: tuple[Annotated[tuple[str, ...], BeforeValidator(_group)], ...]
     what: str
+    zeros: bool = False
 
     def of(self, values: Mapping[str, float]) -> float | None:
         """The mean; None if a column has no value."""
@@ -217,6 +253,7 @@ class Suite:
         recipes: How tasks are finetuned; a family does not run the tasks that it has none for.
         published: Published results, in per cent.
         compares_all: Whether published results of all families are shown, not only of the model's.
+        reported: What another program scores.
         leaderboard: Its name in ``leaderboards``, if one takes its predictions.
         partial: Whether tasks and parts without files are left out, with a line for each.
         languages: By its code, the data of a language that published results are on.
@@ -235,6 +272,7 @@ class Suite:
     recipes: tuple[Recipe, ...] = ()
     published: tuple[Published, ...] = ()
     compares_all: bool = False
+    reported: Reported | None = None
     leaderboard: str | None = None
     partial: bool = False
     languages: Mapping[str, str] = field(default_factory=dict)
@@ -263,6 +301,15 @@ class Suite:
             for model, of in of_model.items()
         ]
         return replace(self, published=(*self.published, *rows))
+
+    def means(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The averages that the values determine, or that are among them."""
+        known = dict(values)
+        for average in self.averages:
+            mean = average.of(known)
+            if mean is not None:
+                known[average.name] = mean
+        return {one.name: known[one.name] for one in self.averages if one.name in known}
 
     def recipes_of(self, family: str, answers: Sequence[str]) -> dict[str, Recipe]:
         """The recipe of each task: those of the family, or else of how it answers.

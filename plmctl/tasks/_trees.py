@@ -45,8 +45,7 @@ def best_tree(scores: Scores) -> Ints:
         return heads
     known = square[np.isfinite(square)]
     square[1:, 0] -= 1 + words * (known.max() - known.min())
-    heads = _maximum_branching(square)[1:]
-    return heads
+    return _maximum_branching(square)[1:]
 
 
 def _maximum_branching(scores: Scores) -> Ints:

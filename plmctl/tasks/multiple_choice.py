@@ -25,7 +25,7 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.families.base import family_of
 from plmctl.metrics.classification import accuracy
 from plmctl.metrics.modules import Kind
-from plmctl.metrics.statistics import Function
+from plmctl.metrics.statistics import Function, uncertainty
 from plmctl.tasks._sequences import (
     EncodedRows,
     SequenceExamples,
@@ -66,14 +66,17 @@ class Config(ScoredConfig):
 
     name: Literal["multiple_choice"] = "multiple_choice"
     passage: str | None = None
-    """Column of the text that the question is about; empty: rows have none."""
+    """Column of the text that the question is about, or of a list of its lines; empty: rows have
+    none."""
     question: str | None = "question"
     """Column of the question, or of the beginning that an option continues; a `_` in it is the
     place of the option. Empty: rows have none."""
     options: str | tuple[str, ...] = "options"
     """Column of a list of options; or one column per option."""
     label: str = "label"
-    """Column of the right option: its number, or its letter, A for the first."""
+    """Column of the right option: its number, or its letter, A for the first; see `label_is`."""
+    label_is: Literal["number", "text"] = "number"
+    """text: the label is the right option itself, as in C3; a number in it is no place then."""
     count_from: Literal[0, 1] = 0
     """The number of the first option."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
@@ -136,7 +139,7 @@ class MultipleChoice(Task[Config], config=Config):
 
     def texts_of(self, row: Row) -> list[str]:
         """Passage and question, as far as rows have them, then the options."""
-        context = [text_cell(row, column) for column in self._context_columns]
+        context = [_lines(row, column) for column in self._context_columns]
         return [*context, *item_of(self.config, row)[2]]
 
     def right_answer(self, row: Row) -> str:
@@ -293,6 +296,11 @@ class MultipleChoiceExamples(SequenceExamples[Config]):
         """[N] numbers of the right options, from 0."""
         return required(self.targets)
 
+    def uncertainty(self, answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
+        """The bootstrap of the accuracy."""
+        both = self.predictions(answers), self.references()
+        return {"accuracy": uncertainty(accuracy, *both)}
+
     def per_example_scores(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
         """1 if the option is right, else 0."""
         right = self.predictions(answers) == self.references()
@@ -333,9 +341,17 @@ def item_of(config: Any, row: Row) -> Item:
         options = tuple(text_cell(row, column) for column in config.options)
     if len(options) < 2:
         raise DataError(f"{row.origin}: {len(options)} options; expected two or more")
-    passage = text_cell(row, config.passage) if config.passage is not None else ""
+    passage = _lines(row, config.passage) if config.passage is not None else ""
     question = text_cell(row, config.question) if config.question is not None else ""
     return passage, question, options
+
+
+def _lines(row: Row, column: str) -> str:
+    """The text of a column, or its list of texts as lines."""
+    value = row.cell(column)
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    return text_cell(row, column)
 
 
 def option_texts(item: Item, option: str, *, gpt1: bool) -> tuple[str, str]:
@@ -357,10 +373,20 @@ def right_option(config: Any, row: Row) -> int:
     """The number of the right option, from 0.
 
     Raises:
-        DataError: Neither a number nor a letter of one of the options.
+        DataError: Neither a number nor a letter of one of the options, nor its text.
     """
-    count = len(item_of(config, row)[2])
+    options = item_of(config, row)[2]
+    count = len(options)
     label = label_cell(row, config.label)
+    if config.label_is == "text":
+        texts = [option.strip() for option in options]
+        if label not in texts:
+            raise DataError(
+                f"{row.origin}: column {config.label!r}: {label!r} is none of the options "
+                f"{', '.join(texts)}",
+                "numbers or letters of options: task.label_is=number",
+            )
+        return texts.index(label)
     letter = len(label) == 1 and "A" <= label.upper() <= "Z"
     number = -1
     if letter:
@@ -372,6 +398,6 @@ def right_option(config: Any, row: Row) -> int:
         raise DataError(
             f"{row.origin}: column {config.label!r}: {label!r} is none of the {count} options; "
             f"expected {numbers}, or A to {chr(ord('A') + count - 1)}",
-            "numbers that begin at 1: task.count_from=1",
+            "numbers that begin at 1: task.count_from=1; texts of options: task.label_is=text",
         )
     return number

@@ -158,7 +158,8 @@ class Parsing(Task[Config], config=Config):
         sentences = tuple(words for _, words in read)
         if _elmo.reads_characters(tokenizer):
             units: list[list[tuple[Any, ...]]] = [[(word,) for word in of] for of in sentences]
-            before, after, room, pad_id = (), (), max_length, None
+            before, after = tuple[int, ...](), tuple[int, ...]()
+            room, pad_id = max_length, None
         else:
             pieces = WordPieces(tokenizer)
             pieces.learn([word for words in sentences for word in words])

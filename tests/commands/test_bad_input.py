@@ -269,6 +269,11 @@ def test_a_run_stands_for_its_model_and_a_model_for_its_run(
     shutil.copytree(run, "runs/new")
     code, out, err = cli("status")
     assert (code, "runs/new" in out) == (0, True), err
+    shutil.move("runs", "project/runs")  # as `init` and `run` have them
+    code, out, err = cli("status", "project")
+    assert (code, "project/runs/new" in out) == (0, True), err
+    for command in (("predict", "project", "x"), ("try", "project"), ("report", "project")):
+        refused(cli(*command), 2, "did you mean project/runs/new?")
     refused(cli("resume", run), 2, "run the same command again")
     shutil.copytree(run, "unfinished", ignore=shutil.ignore_patterns("model"))
     refused(cli("predict", "unfinished", "x"), 2, "has no model/ yet", "plmctl export unfinished")

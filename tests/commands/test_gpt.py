@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from plmctl.corpus.store import TokenStore
 from plmctl.run import pretraining
 from tests.builders import json_lines, stopping_at
 from tests.commands.conftest import Cli, pretrain_config, run_main, sentence, write
@@ -150,6 +151,30 @@ def test_prepare_and_preview_of_a_mixture(configs: dict[str, dict], cli: Cli) ->
     assert figures["share_lower"] == pytest.approx(0.25, abs=0.02)
 
 
+def test_weights_by_size(configs: dict[str, dict], cli: Cli) -> None:
+    """XLM-R's: the shares of the tokens to the power of alpha, over their sum."""
+    sources = [{"name": name, "train": [f"{name}.txt"]} for name in ("text", "small")]
+    Path("small.txt").write_text(Path("other.txt").read_text()[:3500], encoding="utf-8")
+    data = {"mixture": sources, "mixture_alpha": 0.3, "valid": None}
+    write("alpha.yaml", {**configs["mixture"], "data": data})
+    code, out, err = cli("prepare", "alpha.yaml", "--json")
+    assert code == 0, err
+    folders = json.loads(out)["folder"].split(", ")
+    sizes = [TokenStore.open(Path(folder)).num_tokens for folder in folders]
+    share = 1 / (1 + (sizes[1] / sizes[0]) ** 0.3)
+    assert sizes[0] / sum(sizes) > share + 0.05
+    passes = [share * sum(sizes) / sizes[0], (1 - share) * sum(sizes) / sizes[1]]
+    for name, part, number in zip(("text", "small"), (share, 1 - share), passes, strict=True):
+        assert f"{part:.1%} of the samples: an epoch reads it {number:.2f} times" in err, name
+    preview = json.loads(cli("preview", "alpha.yaml", "--json")[1])
+    assert preview["share_text"] == pytest.approx(share, abs=0.02)
+    code, out, err = cli("pretrain", "alpha.yaml", "run=alpha", "--json")
+    assert code == 0, err
+    card = Path("alpha/model/README.md").read_text(encoding="utf-8")
+    assert "training, weight by size to the power 0.3" in card
+    assert cli("verify-resume", "alpha.yaml", "run=alpha-verify")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -158,6 +183,15 @@ def test_prepare_and_preview_of_a_mixture(configs: dict[str, dict], cli: Cli) ->
         (["train.batch_ramp={start: 9, tokens: 1k}"], "train.batch_ramp"),
         (["data.mixture=[{name: a, train: [text.txt], weight: 1}]"], "mixture"),
         (["data.train=[]"], "train"),
+        (["data.mixture_alpha=0.3"], "mixture_alpha: expected a `mixture`"),
+        (
+            ["data={mixture: [{name: a, train: [text.txt]}]}"],
+            "expected a `weight` for each source",
+        ),
+        (
+            ["data={mixture: [{name: a, train: [text.txt], weight: 2}], mixture_alpha: 0.3}"],
+            "and not both",
+        ),
         (["objective={name: mlm+nsp}"], "clm"),
     ],
     ids=str,

@@ -341,7 +341,29 @@ def test_menus_are_noticed(cli: Cli, folder: Path) -> None:
     assert any("data.repeated_lines: drop" in note for note in result["notes"])
 
 
+def test_chapters_with_blank_lines_between_paragraphs(cli: Cli, folder: Path) -> None:
+    paragraphs = corpus_text().split("\n\n")
+    (folder / "novel").mkdir()
+    for number in range(10):
+        chapter = "\n\n".join(p.replace("\n", " ") for p in paragraphs[number::10])
+        (folder / f"novel/{number}.txt").write_text(chapter, encoding="utf-8")
+    (note,) = (n for n in proposal(cli, "novel")["notes"] if "blank lines" in n)
+    assert note.startswith("blank lines cut 10 files into ")
+    assert "`documents: file`" in note
+
+
 # --- What is refused ---
+
+
+def test_empty_text_beside_other_files(cli: Cli, folder: Path) -> None:
+    (folder / "mine").mkdir()
+    for name in ("empty.txt", "a.html", "b.markdown", "c.po"):
+        (folder / "mine" / name).touch()
+    code, _, err = cli("init", "mine")
+    assert code == DataError.exit_code
+    assert "no text in the corpus" in err
+    assert "`plmctl text mine --out corpus.jsonl` reads .html, .markdown" in err
+    assert "convert .po files: `po2txt" in err
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,15 @@ def test_draws_are_repeated_by_their_seed(cli: Cli, pretrained: dict[str, Path])
     assert texts("--temperature", "1") == texts("--temperature", "1")
     assert texts("--top-p", "0.9") != texts("--top-p", "0.9", "--seed", "7")
     assert texts("--top-k", "1") == texts()
+    answers = json.loads(cli("generate", model, "Anna", *FEW, "--json")[1])["answers"]
+    assert [answer["text"] for answer in answers] == texts()
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "exactly one of them is needed"),
-        (("--prompt", "a", "--input", "text.txt"), 2, "exactly one of them is needed"),
+        ((), 2, "one of the two is needed"),
+        (("--prompt", "a", "--input", "text.txt"), 2, "one of the two is needed"),
         (("--input", "no-such.txt"), 3, "no-such.txt"),
         (("--input", "rows.tsv", "--column", "txt"), 3, "rows.tsv:2: no column 'txt'"),
         (("--prompt", "a", "--beams", "2", "--top-k", "3"), 2, "beam search draws no tokens"),

@@ -10,7 +10,7 @@ import yaml
 from huggingface_hub import constants
 
 from plmctl import hub as hub_of_plmctl
-from plmctl.commands.push import branch_names
+from plmctl.commands.export import branch_names
 from tests import hub_stub
 from tests.commands.conftest import Cli, run_main, write
 from tests.commands.test_bad_input import refused

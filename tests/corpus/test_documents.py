@@ -9,7 +9,7 @@ import pytest
 
 from plmctl.corpus import documents
 from plmctl.corpus.documents import FORMATS, LeftOut, read
-from plmctl.corpus.source import DOCUMENTS
+from plmctl.corpus.source import DOCUMENTS, is_readable
 from tests.corpus import document_files as files
 from tests.corpus.document_files import CHINESE, ENGLISH
 
@@ -231,6 +231,11 @@ def test_reading_a_file_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         list(read(tmp_path / "a.slow"))
 
 
+def test_ends_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\r\ntwo\x85three\rfour\x07", encoding="utf-8", newline="")
+    assert list(read(tmp_path / "a.txt")) == [("", "one\ntwo\nthree\nfour")]
+
+
 def test_without_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "find_spec", lambda name: None)
     (tmp_path / "a.docx").touch()
@@ -238,6 +243,19 @@ def test_without_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert documents.libraries() == []
 
 
+def test_a_library_without_one_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needs(*_: object) -> None:
+        raise ImportError("lxml.html.clean is a separate project.\nInstall lxml_html_clean.")
+
+    monkeypatch.setattr(documents, "_BY_ENDING", {".x": documents.Format("x", (".x",), needs)})  # type: ignore[arg-type]
+    (tmp_path / "a.x").touch()
+    assert refusal(tmp_path / "a.x") == (
+        "no library: lxml.html.clean is a separate project. Install lxml_html_clean."
+    )
+
+
 def test_other_commands_name_this_one_for_what_only_it_reads() -> None:
-    own = {suffix for form in FORMATS if form.needs for suffix in form.endings}
+    own = {suffix for form in FORMATS for suffix in form.endings if not is_readable(f"x{suffix}")}
     assert own == set(DOCUMENTS)

@@ -91,13 +91,14 @@ def test_ewok_compares_targets_and_contexts(
         other = score(model, row["Context1"], " " + row["Target2"])
         targets.append(own > other)
         contexts.append(own > score(model, row["Context2"], " " + row["Target1"]))
-        chosen.append(" " + row["Target1" if own > other else "Target2"])
+        context = row["Context1" if contexts[-1] else "Context2"]
+        chosen.append(f"{context} {row['Target1']}")
     results = found.results
-    assert results["accuracy"] == sum(targets) / 16
-    assert results["accuracy/contexts"] == sum(contexts) / 16
+    assert results["accuracy"] == sum(contexts) / 16
+    assert results["accuracy/targets"] == sum(targets) / 16
     of_domain = {}
     for domain in ("second", "first"):
-        of = [hit for hit, row in zip(targets, rows, strict=True) if row["Domain"] == domain]
+        of = [hit for hit, row in zip(contexts, rows, strict=True) if row["Domain"] == domain]
         of_domain[domain] = sum(of) / len(of)
         predicted = [c for c, row in zip(chosen, rows, strict=True) if row["Domain"] == domain]
         assert found.predictions[domain] == predicted
@@ -105,7 +106,7 @@ def test_ewok_compares_targets_and_contexts(
     assert results["accuracy/macro"] == pytest.approx(sum(of_domain.values()) / 2)
     errors = [row["accuracy_se"] for row in results["paradigms"]]
     assert results["accuracy_se/macro"] == pytest.approx(math.hypot(*errors) / 2)
-    assert 0 < sum(targets) < 16  # the test can tell
+    assert 0 < sum(contexts) < 16  # the test can tell
     assert (results["items"], results["ties"], results["cut"]) == (16, 0, 0)
     assert results["chance"] == 0.5
 
@@ -170,6 +171,61 @@ def test_entity_tracking_ranks_a_list(family: str, folder_of: Folders, tmp_path:
         assert row["options"][scores.index(max(scores))] == chosen[own.index(row["options"])]
 
 
+@pytest.mark.parametrize(("family", "score"), [("gpt2", causal), ("bert", masked)])
+@pytest.mark.parametrize("per", ["token", "character"])
+def test_global_piqa_is_by_the_mean_over_tokens(
+    family: str, score: Callable[..., float], per: str, folder_of: Folders, tmp_path: Path
+) -> None:
+    solutions = [" ".join(sentence(n).split()[: 1 + n % 4]) for n in range(20)]
+    rows = [
+        {
+            "prompt": f"{short(n)} and",
+            **{f"solution{k}": solutions[n + 3 * k] for k in range(4)},
+            "label": n % 4,
+            "example_id": f"item_{n}",
+        }
+        for n in range(8)
+    ]
+    data = [lines(tmp_path / "eng_latn.jsonl", rows)]
+    found = take("babylm/global-piqa.yaml", folder_of(family), data, per=per)
+    model = opened(folder_of(family))
+    right = 0
+    for row in rows:
+        options = [row[f"solution{k}"] for k in range(4)]
+        (bare, *whole) = model.tokens(
+            [[row["prompt"]], *([f"{row['prompt']} {o}"] for o in options)]
+        )
+        sizes = [len(one.ids) - len(bare.ids) for one in whole]
+        sizes = sizes if per == "token" else [len(option) for option in options]
+        means = [
+            score(model, row["prompt"], f" {option}") / size
+            for option, size in zip(options, sizes, strict=True)
+        ]
+        best = means.index(max(means))
+        right += best == row["label"]
+        assert found.predictions[row["example_id"]] == [options[best]]
+    assert found.results["accuracy"] == right / 8
+    assert found.results["chance"] == 0.25
+    rows[0]["label"] = 4
+    lines(Path(data[0]), rows)
+    with pytest.raises(DataError, match=r"eng_latn.jsonl:1: column 'label' is '4'.*0 to 3"):
+        take("babylm/global-piqa.yaml", folder_of(family), data)
+
+
+def test_items_with_an_empty_box_are_left_out(
+    folder_of: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [[" it.", " him."], [" it.", " nothing."], [" nothing", " it."], [" nothings", " a."]]
+    rows = [{"input_prefix": "He sees", "options": of, "numops": 0} for of in options]
+    data = [lines(tmp_path / "regular.jsonl", rows)]
+    found = take("babylm/entity-tracking.yaml", folder_of("gpt2"), data).results
+    assert (found["items"], found["left_out"]) == (2, 2)
+    assert "2 items are left out, which have 'nothing' in a completion" in capsys.readouterr().err
+    lines(Path(data[0]), rows[1:3])
+    with pytest.raises(DataError, match="every item has the word 'nothing'"):
+        take("babylm/entity-tracking.yaml", folder_of("gpt2"), data)
+
+
 def test_equal_candidates_are_ties_and_wrong(folder_of: Folders, tmp_path: Path) -> None:
     row = {"input_prefix": "He sees", "options": [" it.", " it."], "numops": 0}
     data = [lines(tmp_path / "regular.jsonl", [row, row])]
@@ -192,7 +248,12 @@ def test_what_is_refused(folder_of: Folders, tmp_path: Path) -> None:
             options="Domain",
             paradigm="{file}",
         )
-    for fields in ({}, {"options": "x"}, {"rankings": {"a": [["{x}", "y"]]}}):
+    for fields in (
+        {},
+        {"options": "x"},
+        {"rankings": {"a": [["{x}", "y"]]}},
+        {"rankings": {"a": [["{x}", "y"], ["{x}", "z"]]}, "without": "w"},
+    ):
         with pytest.raises(ValidationError):
             get_measure("ranked_completions").Config.model_validate({"data": data, **fields})
 

@@ -873,6 +873,8 @@ RANKED = {
     "context": "{question}",
     "options": "options",
 }
+READING = {"name": "reading_times", "data": ["reading.csv"]}
+AGE = {"name": "age_of_acquisition", "data": ["cdi.json", "cdi.csv"]}
 MEASURES: dict[str, list[dict]] = {
     "bert": [
         {"name": "mlm", **LONG},
@@ -881,6 +883,8 @@ MEASURES: dict[str, list[dict]] = {
         {"name": "pseudo_perplexity", **TEXT, "max_bytes": 500},
         MINIMAL,
         RANKED,
+        READING,
+        AGE,
     ],
     "albert": [{"name": "mlm", **LONG}, {"name": "sop", **LONG}],
     "gpt1": [{"name": "clm", **LONG, "separator": "none"}, MINIMAL],
@@ -895,6 +899,8 @@ MEASURES: dict[str, list[dict]] = {
         CHOICE,
         {**KNOWN, "shots": FEW},
         RANKED,
+        READING,
+        AGE,
         {"name": "ngram", **TEXT},
     ],
     "t5": [
@@ -912,10 +918,32 @@ MEASURES: dict[str, list[dict]] = {
 }
 
 
+def write_words(world: Path) -> None:
+    """Words after their contexts, with times that are sums of remainders, and ages."""
+    numbers = ["Subtlex_log10", "length", "context_length", "prev_length", "RTfirstfix"]
+    numbers += ["RTfirstpass", "RTgopast", "RTrightbound", "self_paced_reading_time"]
+    lines = [",".join(["item", "word", "prev_item", "prev_word", *numbers])]
+    for number in range(60):
+        words = english(number).split()
+        place = number % 4
+        item, before = " ".join(words[:place]), " ".join(words[: max(0, place - 1)])
+        word, last = f" {words[place]}", f" {words[place - 1]}" if place else ""
+        values = [number * (7 + n) % 23 + place for n in range(len(numbers))]
+        lines.append(",".join([item, word, before, last, *map(str, values)]))
+    (world / "reading.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    contexts = {
+        word: [{"context": " ".join(english(n).split()[:2])} for n in (1, 8)]
+        for word in ("river", "market", "sees")
+    }
+    (world / "cdi.json").write_text(json.dumps(contexts), encoding="utf-8")
+    (world / "cdi.csv").write_text("word\n", encoding="utf-8")
+
+
 @FINETUNING_GROUP
 def test_measures(finetuned: Path) -> None:
     """Every measure's results, and what each item is worth, by which models are compared."""
     results = {}
+    write_words(finetuned)
     for model, measures in MEASURES.items():
         name = f"eval-{model.replace('/', ' ')}"
         config = {"run": name, "model": f"{model}/model", "measures": measures, "compute": COMPUTE}

@@ -250,6 +250,22 @@ def test_the_board_as_files_needs_no_server(runs: Path, tmp_path: Path) -> None:
     assert not re.search(r'"[^"]*(?<![\w.:/~])/(?:home|root|tmp|opt|usr|srv|work)/', text)
 
 
+def test_commands_name_a_run_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = sample_runs.pretrain(tmp_path / "runs" / "bert", steps=100)
+    (run / "status.json").write_text('{"status": "finished"}')
+    for here, name in ((tmp_path, "runs/bert"), (tmp_path / "runs", "bert"), (Path("/"), None)):
+        monkeypatch.chdir(here)
+        board = Board(tmp_path / "runs")
+        details = board.details(board.rows()["rows"][0]["id"])
+        assert details is not None
+        if name is not None:
+            assert details["command"] == f"plmctl report {name}"
+        else:
+            assert str(run.relative_to("/")) in str(details["command"])
+
+
 def test_the_loss_of_frequencies_is_with_the_curves(tmp_path: Path) -> None:
     run = sample_runs.pretrain(tmp_path / "runs" / "bert", steps=100)
     facts = {

@@ -40,6 +40,19 @@ def test_masked_tokens_and_pairs() -> None:
     assert losses["loss"] == losses["mlm"] + losses["nsp"]
 
 
+def test_the_classes_of_a_pair_are_two_whatever_the_vocabulary() -> None:
+    """The text has [UNK], whose id is that of a class, and few of the vocabulary's tokens."""
+    vocab = Vocab(5_000, pad=0, unk=1, cls=2, sep=3, mask=4)
+    rng = np.random.default_rng(0)
+    tokens = [1, *range(6, 14)]
+    documents = [[rng.choice(tokens, 12).tolist() for _ in range(8)] for _ in range(100)]
+    store = TokenStore.from_lists(documents, 5_000)
+    examples = make_examples("mlm+nsp", store, vocab, 32)
+    losses = frequency_losses(store, examples, None, None)
+    assert losses["nsp"] == pytest.approx(math.log(2), abs=0.03)
+    assert losses["mlm"] == pytest.approx(math.log(9), abs=0.1)
+
+
 def test_the_texts_of_a_mixture_count_by_their_weights() -> None:
     stores = [TokenStore.from_lists([[[token] * 400]], 14) for token in (6, 7)]
     mixed = MixedStore(("one", "two"), tuple(stores), (3.0, 1.0))

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from plmctl.errors import ConfigError, DataError
 from plmctl.tasks.base import get_task
+from plmctl.tasks.multiple_choice import right_option
 from tests.tasks.conftest import Folder, load_head, rows_of
 
 TASK = get_task("multiple_choice")
@@ -142,3 +143,28 @@ def test_texts_of_a_user_are_a_beginning_and_its_endings() -> None:
         task.values_of(["he came", "home"])
     columns = TASK(TASK.Config(options=("A", "B")))
     assert columns.values_of(["q", "x", "y"]) == [{"question": "q", "A": "x", "B": "y"}]
+
+
+C3 = {
+    "context": ["男：几点了？", "女：三点。"],
+    "question": "几点了？",
+    "choice": ["2", "三点", "四点"],
+    "answer": "三点",
+}  # fmt: skip
+C3_CONFIG = {
+    "passage": "context", "question": "question", "options": "choice", "label": "answer",
+    "label_is": "text",
+}  # fmt: skip
+
+
+def test_a_label_that_is_the_text_of_an_option() -> None:
+    """As in C3, whose passages are lists of lines."""
+    task = TASK(TASK.Config(**C3_CONFIG))
+    (row,) = rows_of(C3)
+    assert task.right_answer(row) == "三点"
+    assert task.texts_of(row)[0] == "男：几点了？\n女：三点。"
+    (digit,) = rows_of(C3 | {"answer": "2"})  # a text, and not the third place
+    assert right_option(task.config, digit) == 0
+    (wrong,) = rows_of(C3 | {"answer": "一点"})
+    with pytest.raises(DataError, match="none of the options 2, 三点, 四点"):
+        right_option(task.config, wrong)

@@ -78,7 +78,7 @@ class BiaffineHead(nn.Module):
 
     def _arcs(self, dependents_BWH: Tensor, heads_BNH: Tensor, real_BW: Tensor) -> Tensor:
         of_BWA, to_BNA = self.arc_dependent(dependents_BWH), self.arc_head(heads_BNH)
-        scores_BWN = self.arc(of_BWA) @ to_BNA.mT / math.sqrt(to_BNA.shape[-1])
+        scores_BWN: Tensor = self.arc(of_BWA) @ to_BNA.mT / math.sqrt(to_BNA.shape[-1])
         scores_BWN = (scores_BWN + self.arc_bias(to_BNA).mT).float()
         itself_WN = torch.eye(real_BW.shape[1], device=real_BW.device, dtype=torch.bool)
         never_BWN = pad(itself_WN, (1, 0)) | ~pad(real_BW, (1, 0), value=True)[:, None]
