@@ -24,6 +24,8 @@ from plmctl.training.plan import Slicing
 from tests.commands.conftest import corpus_text
 from tests.conftest import run_main
 from tests.devices import DEVICE, on_a_device
+from tests.evaluation.test_age_of_acquisition import cdi
+from tests.evaluation.test_reading_times import reading_rows, table
 from tests.tasks.conftest import Folder, folder, rows_of  # noqa: F401  # a fixture
 
 Folders = Callable[[str], Path]
@@ -31,6 +33,7 @@ TEXT = {"data": ["text.txt"]}
 LONG = {**TEXT, "seq_len": 16, "max_samples": 2}
 ITEMS = {"data": ["items.jsonl"]}
 MEASURES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "age_of_acquisition": (("bert", "gpt2"), {"data": ["cdi/cdi_*"]}),
     "bilm": (("elmo",), LONG),
     "bits_per_byte": (("bert", "gpt2", "t5", "elmo"), {**TEXT, "max_bytes": 90}),
     "closed_book_qa": (("gpt2", "t5"), {**ITEMS, "max_new_tokens": 2}),
@@ -47,6 +50,7 @@ MEASURES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "ranked_completions": (
         ("bert", "gpt2"), {**ITEMS, "context": "{question}", "options": "options"}
     ),
+    "reading_times": (("bert", "gpt2"), {"data": ["reading.csv"]}),
     "sop": ((), {}),
     "span_corruption": (("t5",), LONG),
     "task": ((), {}),  # the test of tasks
@@ -63,6 +67,8 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(corpus_text(4, 3), encoding="utf-8")
     Path("items.jsonl").write_text(json.dumps(ITEM) + "\n")
+    table(Path("reading.csv"), reading_rows())
+    cdi(Path("cdi"), 1)
 
 
 @contextmanager
