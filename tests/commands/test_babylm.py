@@ -202,6 +202,7 @@ def test_the_parts_without_finetuning(cli: Cli, pretrained: dict[str, Path], dat
     assert "babylm-1/submission.json: the file for the leaderboard, without aoa, fast, mrpc" in err
 
 
+@pytest.mark.slow
 def test_the_parts_at_every_checkpoint(cli: Cli, world: Path, data: Path) -> None:
     fast_sets(data)
     cdi(data / "full_eval" / "aoa")

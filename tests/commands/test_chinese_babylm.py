@@ -59,6 +59,7 @@ def scores_of(out: str) -> dict[str, float]:
     return {one["name"]: one["value"] for one in (*found["columns"], *found["averages"])}
 
 
+@pytest.mark.slow
 def test_all_open_tasks(cli: Cli, pretrained: dict[str, Path], data: Path) -> None:
     """The hidden ones and the recordings of the brain are left out until they are there."""
     model = str(pretrained["gpt2"] / "model")
