@@ -5,8 +5,8 @@
     python scripts/contest.py bert gpt_bert-1:1 --text chinese
 
 Every kind trains a network of one size by its fast recipe (configs/fast) on one text, for the same
-executed FLOPs: 2.8e14 are about 15 minutes of two cores with bf16 instructions, and more than an
-hour without. The rates are factors on the recipe's learning rate; the best by held-out loss is
+executed FLOPs: 2.8e14 are about 15 minutes of two cores with bf16 instructions, and an hour on two
+without. The rates are factors on the recipe's learning rate; the best by held-out loss is
 scored. Then BLiMP's paradigms without finetuning, and the tasks of configs/finetune/transfer, with
 what counting gives on the same rows. All of ``data`` is as docs/learning.md says. A finished run is
 not repeated, so the command can be stopped, and given again.

@@ -50,14 +50,10 @@ def run(
                 f"CONFIG model={path}, or plmctl suite {path} glue",
             )
     lines, source = _lines(paths[0], text)
-    document = _measure(paths, lines)
-    document["text"] = f"{len(lines):,} lines of {source}"
     if languages:
         check_parallel(languages, say)
-        document["languages"] = {
-            name: quality.fairness(Encoder(entry["folder"]).open(), languages).metrics()
-            for name, entry in document["tokenizers"].items()
-        }
+    document = _measure(paths, lines, languages)
+    document["text"] = f"{len(lines):,} lines of {source}"
     if not as_json:
         say(f"measured on {document['text']}")
     if out is not None:
@@ -66,7 +62,9 @@ def run(
     show_result(document, tokenizer_tables(document), as_json=as_json)
 
 
-def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
+def _measure(
+    paths: Sequence[str], lines: list[str], languages: dict[str, list[str]]
+) -> dict[str, Any]:
     # The last part of each path, or the whole path where that is not unique.
     last = [Path(path).name for path in paths]
     names = [
@@ -89,11 +87,16 @@ def _measure(paths: Sequence[str], lines: list[str]) -> dict[str, Any]:
         measured.append(result)
     picked = [line for line in lines if len(line) in _SAMPLE_LENGTH] or lines
     samples = picked[:: max(1, len(picked) // _SAMPLES)][:_SAMPLES]
-    return {
+    document: dict[str, Any] = {
         "tokenizers": results,
         "overlap": [[quality.overlap(one, other) for other in measured] for one in measured],
         "samples": [{n: quality.segments(tokenizers[n], text) for n in names} for text in samples],
     }
+    if languages:
+        document["languages"] = {
+            name: quality.fairness(tokenizers[name], languages).metrics() for name in names
+        }
+    return document
 
 
 def _languages(parallel: Sequence[str]) -> dict[str, list[str]]:

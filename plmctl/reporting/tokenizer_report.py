@@ -41,7 +41,7 @@ def tokenizer_tables(document: Document) -> list[Table]:
     return tables
 
 
-_PAID = "tokens of a parallel sentence (pieces before merging: the least)"
+_PAID = "tokens per parallel sentence (pieces before merging: the least)"
 
 
 def fairness_table(languages: Mapping[str, Mapping[str, Any]]) -> Table:

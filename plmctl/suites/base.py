@@ -158,7 +158,7 @@ class Average:
 
     Attributes:
         groups: Names of columns and of averages before it; each group is averaged first. One name
-            is a group of its own.
+            is a separate group.
         zeros: Whether the leaderboard counts what is missing as 0.
     """
 

@@ -118,12 +118,12 @@ def check_word_head(model: str, task: str) -> type[Family]:
     from plmctl.models.own_heads import encoder_config
 
     network: Any = config_of(model)
-    if task != "tagging":  # it has a head of its own, beside the encoder
+    if task != "tagging":  # it has a separate head, beside the encoder
         network = encoder_config(network)
     family = family_of(network)
     if family.head_class("tagging", network) is None:
         raise ConfigError(
             f"{model}: a {network.model_type} has no head for {task}",
-            "take a BERT, RoBERTa, ALBERT, DistilBERT, SpanBERT, GPT-2, GPT-3 or ELMo",
+            "take an encoder (BERT and others), a decoder (GPT-2 and others) or ELMo",
         )
     return type(family)

@@ -109,7 +109,7 @@ class Fairness:
     """What a tokenizer makes of the same sentences in several languages.
 
     Attributes:
-        tokens: Mean tokens of a sentence, by language.
+        tokens: Mean tokens per sentence, by language.
         pieces: Mean pieces of the pre-tokenizer, below which no vocabulary can get.
         bytes: Mean bytes.
         unknown: Share of the tokens that are unknown.

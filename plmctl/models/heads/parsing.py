@@ -36,7 +36,7 @@ class BiaffineHead(nn.Module):
         super().__init__()
         width, (arc, relation) = encoder.hidden_size, sizes
         self.mix = ScalarMix(encoder.num_hidden_layers + 1) if mix else None
-        self.root = nn.Embedding(1, width)  # a vector of its own: not every family begins a text
+        self.root = nn.Embedding(1, width)  # a learned vector: not every family begins a text
         self.dropout = nn.Dropout(dropout)
 
         def perceptron(size: int) -> nn.Sequential:
