@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", help=", ".join(KINDS))
     parser.add_argument("--budget", default="2.8e14", help="FLOPs of each pretraining")
     parser.add_argument("--size", default="mini", help="of every network")
+    parser.add_argument("--layers", type=int, help="in place of those of the size")
     parser.add_argument("--text", choices=TEXTS, default="english")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 1.0], help="factors")
     parser.add_argument("--seeds", type=int, default=1)
@@ -98,7 +99,7 @@ def main() -> None:
 
 def folder_of(args: argparse.Namespace, kind: str, rate: float, seed: int) -> Path:
     """The folder of one network and its scores."""
-    name = f"{args.text}-{args.budget}-{args.size}"
+    name = f"{args.text}-{args.budget}-{args.size}{args.layers or ''}"
     return Path(args.out) / name / kind.replace(":", "-") / f"rate-{rate:g}-seed-{seed}"
 
 
@@ -122,6 +123,8 @@ def pretrain(args: argparse.Namespace, kind: str, rate: float, seed: int) -> flo
         "schedule": {"name": "wsd", "warmup": "3%", "decay": 0.3},
     }  # fmt: skip
     config["model"] |= {"size": args.size}
+    if args.layers:
+        config["model"]["n_layer" if recipe == "gpt2" else "num_hidden_layers"] = args.layers
     if config["objective"]["name"] == "clm":
         config["objective"] |= {"attention": "within"}
     config["train"] |= {"budget": f"{args.budget} FLOPs", "phases": [{"seq_len": length}]}

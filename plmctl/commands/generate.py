@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,7 @@ from plmctl.run.display import say, show_result
 if TYPE_CHECKING:
     from transformers import TextStreamer
 
-    from plmctl.evaluation.generation import Decoding, EncodedPrompt
+    from plmctl.evaluation.generation import Decoding, EncodedPrompt, GeneratedText
     from plmctl.evaluation.model import LoadedModel
 
 
@@ -50,8 +50,9 @@ def run(request: GenerateRequest, decoding: "Decoding", *, out: str | None, as_j
     if one_text and sys.stdout.isatty():
         print(printable(f"> {request.prompts[0]}"), flush=True)
         streamer = streamer_to(model, lambda text: print(printable(text), end="", flush=True))
-        generate_texts(model, prompts, decoding, streamer=streamer)
+        texts = generate_texts(model, prompts, decoding, streamer=streamer)
         print()
+        _say_empty(texts, decoding)
         return
     texts = generate_texts(model, prompts, decoding)
     answers = [
@@ -69,6 +70,15 @@ def run(request: GenerateRequest, decoding: "Decoding", *, out: str | None, as_j
     elif out is None:
         texts_only = (f"> {answer['prompt']}\n{answer['text']}" for answer in answers)
         print(printable("\n\n".join(texts_only)))
+    _say_empty(texts, decoding)
+
+
+def _say_empty(texts: "Sequence[GeneratedText]", decoding: "Decoding") -> None:
+    """Say why there is no text, if a model wrote none."""
+    if empty := sum(text.ended and not text.text.strip() for text in texts):
+        other = "another --seed draws" if decoding.sampled else "--temperature 0.8 draws"
+        what = f"{empty} of {len(texts)} answers are empty: the model ended them at once"
+        say(f"{what}; {other} others")
 
 
 def opened_to_generate(name: str, device: Device, batch_size: int) -> "LoadedModel":

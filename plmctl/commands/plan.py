@@ -242,7 +242,7 @@ def _estimated(outline: Outline, per_token: Sequence[float]) -> list[float]:
         micro = micros[number] if isinstance(micros, list) else micros
         rows = max(1, min(micro, most // length))
         predicted = 6.0 * sizes.output_width * sizes.outputs
-        inside = flops - predicted * (share if sizes.two_stacks else max(1.0, share))
+        inside = flops - predicted * share
         predicted_here = max(1, round(share * rows * length))
         layer, output = _timed_layers(outline, use, rows, length, targets=predicted_here)
         each = inside * layer.flop + share * predicted * output.flop

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 from transformers import AutoModel, PreTrainedModel
 
+from plmctl.errors import ConfigError
 from plmctl.models.load import (
     HeadSource,
     OwnHeadConfig,
@@ -66,6 +67,22 @@ def with_head(start: HeadSource, head: Callable[[Any], nn.Module]) -> PreTrained
         labels["label2id"] = {name: number for number, name in enumerate(start.labels)}
     config = OwnHeadConfig(encoder=encoder.to_dict(), **labels)
     return load_own_head(EncoderWithHead, start, config, parts={"head": head})
+
+
+def no_head(model: str, network: Any, task: str, hint: str = "") -> ConfigError:
+    """What to say of a folder that cannot have the head of a task.
+
+    Args:
+        network: The folder's config.
+        hint: What to take in its place.
+    """
+    if isinstance(network, OwnHeadConfig):
+        return ConfigError(
+            f"{model}: this folder has an encoder with a head of another task, and no {task}",
+            "take the folder from which it was finetuned",
+        )
+    named = f"{'an' if network.model_type[0] in 'aeiou' else 'a'} {network.model_type}"
+    return ConfigError(f"{model}: {named} has no head for {task}", hint)
 
 
 def load_own_head(

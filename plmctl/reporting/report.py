@@ -42,6 +42,7 @@ from plmctl.reporting.run_files import (
     as_number,
     chosen_setting,
     class_rows,
+    counted_around,
     each_run,
     flatten,
     loss_sentence,
@@ -274,8 +275,9 @@ def status_mark(run: Run) -> Html:
 
 
 def notes_list(run: Run) -> Html:
-    """Warnings about the results, if there are any."""
-    notes = []
+    """What to know of the results: warnings, and whether they are better than counting."""
+    notes: list[str] = []
+    good = ""
     if run.status is not None and run.status.name == "failed":
         notes.append(f"The run failed: {without_local_paths(run.status.message)}")
     bad = [
@@ -291,11 +293,14 @@ def notes_list(run: Run) -> Html:
     line = loss_sentence(run.results, run.environment) if run.kind == "pretrain" else ""
     if line := line or yardstick_sentence(run.protocol or run.results):
         notes.append(f"{line[0].upper()}{line[1:]}.")
+        passed, ahead = counted_around(run.results, run.environment)
+        good = notes[-1] if passed and not ahead else ""
     notes += outdated(run)
     if run.unreadable:
         listed = ", ".join(run.unreadable[:5]) + (" …" if len(run.unreadable) > 5 else "")
         notes.append(f"Left out because it cannot be read: {listed}")
-    return element("ul", *(element("li", n) for n in notes), class_="notes") if notes else Html()
+    items = (element("li", note, class_="good" if note == good else None) for note in notes)
+    return element("ul", *items, class_="notes") if notes else Html()
 
 
 def metric_tiles(run: Run) -> Html:

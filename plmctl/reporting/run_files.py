@@ -633,18 +633,29 @@ def yardstick_sentence(results: Mapping[str, Any]) -> str:
     )
 
 
-def loss_sentence(results: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    """Whether the held-out loss of a pretraining is good, by what counting gives; else empty."""
+def counted_around(
+    results: Mapping[str, Any], environment: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """What of counting the held-out loss is below, best first, and what is still better."""
     loss = as_number(results.get("valid/loss"))
     levels = sorted(
         (as_number(one["loss"]), name)
         for name, one in counted_levels(environment).items()
         if math.isfinite(as_number(one.get("loss")))
     )
-    if not levels or not math.isfinite(loss):
-        return ""
+    if not math.isfinite(loss):
+        return [], []
     passed = [f"{name} ({level:.3f})" for level, name in levels if loss < level]
     ahead = [f"{name} ({level:.3f})" for level, name in reversed(levels) if loss >= level]
+    return passed, ahead
+
+
+def loss_sentence(results: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    """Whether the held-out loss of a pretraining is good, by what counting gives; else empty."""
+    loss = as_number(results.get("valid/loss"))
+    passed, ahead = counted_around(results, environment)
+    if not passed and not ahead:
+        return ""
     if not ahead:
         return f"the held-out loss {loss:.3f} is below the best that counting gives, {passed[0]}"
     if passed:

@@ -1,10 +1,10 @@
 """The sizes of a network, the floating-point operations of its tokens, and its training state.
 
 FLOPs are counted in the usual way (PaLM, appendix B; Kaplan et al. 2020): 6 per parameter and token
-for a forward and a backward pass, with the output matrix and without the embedding lookup, and 12
-per layer, hidden unit, position and token for attention. What heads save by running at masked
-positions only is not subtracted. ELMo's convolutions count at each character, its output matrix in
-each direction.
+for a forward and a backward pass, without the embedding lookup, and 12 per layer, hidden unit,
+position and token for attention. The output matrix counts where it runs: at the targets. ELMo's
+convolutions count at each character, its output matrix in each direction. The forward pass of a
+teacher is not counted.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ def flops_per_token(sizes: Sizes, seq_len: int, targets: float = 1.0) -> float:
     """Floating-point operations of a forward and a backward pass, per input token.
 
     Args:
-        targets: For an encoder-decoder: target tokens per input token.
+        targets: Targets per input token; of an encoder-decoder, the tokens of its decoder.
     """
     attention = 12 * sizes.layers * sizes.width * seq_len if sizes.heads else 0
-    if not sizes.two_stacks:
-        return float(6 * sizes.used + attention)
-    # A token goes through one of the two stacks; target tokens also through the output matrix.
     matrix = sizes.outputs * sizes.output_width
+    if not sizes.two_stacks:
+        # ELMo has two targets per token, and ``used`` has its matrix twice.
+        return 6 * (sizes.used - max(0.0, 1 - targets) * matrix) + attention
+    # A token goes through one of the two stacks; target tokens also through the output matrix.
     half = 6 * (sizes.used - matrix) / 2 + attention / 2
     return half + targets * (half + 6 * matrix)
 
 
 def phase_flops(run: Outline) -> tuple[float, ...]:
     """FLOPs per token of each phase."""
-    sizes, objective = network_sizes(run), run.objective
-    predicted = objective.targets_per_token()
-    output = predicted if objective.ENCODER_DECODER else 1.0
-    phases = run.config.train.phases
-    return tuple(flops_per_token(sizes, phase.seq_len, output) for phase in phases)
+    sizes, targets = network_sizes(run), run.objective.targets_per_token()
+    return tuple(
+        flops_per_token(sizes, phase.seq_len, targets) for phase in run.config.train.phases
+    )
 
 
 def network_sizes(run: Outline) -> Sizes:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plmctl.arrays import IGNORE, Ints, padded
-from plmctl.errors import ConfigError
 from plmctl.families.base import families, family_of
 from plmctl.tasks.base import C, TaskExamples, Use, as_batch
 from plmctl.tokenization.layout import Ids, Layout, encode_texts, layout_of
@@ -261,17 +260,14 @@ def head_class(model: str, kind: Literal["classification", "multiple_choice"]) -
     """
     from plmctl.models.heads import classification  # noqa: F401  # declares its own networks
     from plmctl.models.load import config_of
+    from plmctl.models.own_heads import no_head
 
     network = config_of(model)
     known_class = family_of(network).head_class(kind, network)
     if known_class is not None:
         return known_class
-    if network.is_encoder_decoder:
-        raise ConfigError(
-            f"{model}: a {network.model_type} writes text and has no head for {kind}",
-            "use the task text_to_text",
-        )
-    raise ConfigError(f"{model}: a {network.model_type} has no head for {kind}")
+    text_to_text = "it writes text: use the task text_to_text"
+    raise no_head(model, network, kind, text_to_text if network.is_encoder_decoder else "")
 
 
 # --- Examples with one target per row, and GPT-1's second loss: the next tokens of the texts ---

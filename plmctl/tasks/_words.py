@@ -91,15 +91,17 @@ class WordPieces:
 # --- Models that can have a head on every word ---
 
 
-def load_word_tokenizer(model: str, task: str) -> PreTrainedTokenizerBase:
+def load_word_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model, without a template of its family.
 
     Raises:
-        ConfigError: As ``check_word_head``, or the tokenizer is a slow one.
+        ConfigError: The tokenizer is a slow one.
     """
+    from plmctl.models.load import config_of
+    from plmctl.models.own_heads import encoder_config
     from plmctl.tokenization.load import load_tokenizer
 
-    if check_word_head(model, task).READS_CHARACTERS:
+    if family_of(encoder_config(config_of(model))).READS_CHARACTERS:
         return _elmo.load_words(model)
     tokenizer = load_tokenizer(model)
     if not tokenizer.is_fast:
@@ -107,23 +109,24 @@ def load_word_tokenizer(model: str, task: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def check_word_head(model: str, task: str) -> type[Family]:
+def check_word_head(model: str, task: str, *, beside: bool = False) -> type[Family]:
     """The family of a model that can have a head on every word.
+
+    Args:
+        beside: Whether the head is one beside an encoder, which may have another head's folder.
 
     Raises:
         ConfigError: The family has no such head.
     """
     from plmctl.models.heads import tagging  # noqa: F401  # declares its own network
     from plmctl.models.load import config_of
-    from plmctl.models.own_heads import encoder_config
+    from plmctl.models.own_heads import encoder_config, no_head
 
     network: Any = config_of(model)
-    if task != "tagging":  # it has a separate head, beside the encoder
+    if beside:
         network = encoder_config(network)
     family = family_of(network)
     if family.head_class("tagging", network) is None:
-        raise ConfigError(
-            f"{model}: a {network.model_type} has no head for {task}",
-            "take an encoder (BERT and others), a decoder (GPT-2 and others) or ELMo",
-        )
+        hint = "take an encoder (BERT and others), a decoder (GPT-2 and others) or ELMo"
+        raise no_head(model, network, task, hint)
     return type(family)

@@ -115,11 +115,11 @@ class Parsing(Task[Config], config=Config):
 
     def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
         """The model's, without a template of its family; errors as in tagging."""
-        return load_word_tokenizer(model, "parsing")
+        return load_word_tokenizer(model)
 
     def check(self, model: str, network: PreTrainedConfig) -> None:
         """Refuse a family whose networks cannot have the head."""
-        check_word_head(model, "parsing")
+        check_word_head(model, "parsing", beside=True)
 
     def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with the biaffine head."""
@@ -128,7 +128,8 @@ class Parsing(Task[Config], config=Config):
 
         config = self.config
         sizes = config.arc_size, config.relation_size
-        mix = config.layers == "mix" or check_word_head(start.model, "parsing").READS_CHARACTERS
+        family = check_word_head(start.model, "parsing", beside=True)
+        mix = config.layers == "mix" or family.READS_CHARACTERS
         return with_head(
             start,
             lambda encoder: BiaffineHead(

@@ -150,7 +150,7 @@ class Tagging(Task[Config], config=Config):
 
     def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
         """See ``load_word_tokenizer``."""
-        return load_word_tokenizer(model, "tagging")
+        return load_word_tokenizer(model)
 
     def make(
         self,

@@ -262,6 +262,17 @@ def test_the_loss_of_frequencies_is_a_tile_and_a_line(tmp_path):
     assert "token frequencies alone" in (tmp_path / "out.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("counted", "good"), [(1e3, True), (1e-3, False)])
+def test_only_good_news_of_the_loss_are_green(tmp_path, counted, good):
+    run = sample_runs.pretrain(tmp_path / "bert", steps=400)
+    levels = {"frequency_loss": {"loss": 1e4}, "counted_loss": {"5-gram": {"loss": counted}}}
+    page = report(tmp_path, changed(run, "environment.json", **levels))
+    notes = zip(page.texts("li"), page.attributes("li"), strict=True)
+    assert [("counting" in text, note.get("class")) for text, note in notes if "loss" in text] == [
+        (True, "good" if good else None)
+    ]
+
+
 def test_a_report_has_no_path_of_this_machine(tmp_path):
     run = sample_runs.pretrain(tmp_path / "bert", steps=100)
     config = "/opt/venv/lib/python3.12/site-packages/plmctl/configs/demo/pretrain.yaml"

@@ -50,6 +50,20 @@ def test_arithmetic_is_what_pytorch_counts(
     assert counter.get_total_flops() == pytest.approx(expected, rel=0.03)
 
 
+def test_the_output_matrix_counts_at_targets() -> None:
+    """PyTorch's count of BERT's forward and backward with its head at 10 of 64 positions."""
+    model = make_model("bert", 1000, ("mlm",), size="mini", max_position_embeddings=64)
+    model.set_attn_implementation("eager")
+    ids, at = torch.randint(1, 1000, (2, 64)), torch.arange(10)
+    with FlopCounterMode(display=False) as counter:
+        hidden = model.bert(input_ids=ids).last_hidden_state[:, at]
+        model.cls.predictions(hidden).sum().backward()
+    sizes = get_family("bert").sizes(model, 1000)
+    expected = flops_per_token(sizes, 64, 10 / 64) * ids.numel()
+    assert counter.get_total_flops() == pytest.approx(expected, rel=0.03)
+    assert expected < 0.95 * flops_per_token(sizes, 64) * ids.numel()
+
+
 def test_elmo_is_what_pytorch_counts() -> None:
     """Both directions, with every word read once."""
     model = make_model("elmo", 1000, get_objective("bilm").LOSS_TERMS, size="tiny")

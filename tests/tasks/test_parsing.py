@@ -10,14 +10,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from transformers import BertConfig
 
 from plmctl.arrays import IGNORE
 from plmctl.corpus.labelled import Row, read_rows
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.scoring import answers
+from plmctl.models.load import OwnHeadConfig
 from plmctl.models.network import Network
 from plmctl.tasks import parsing
 from plmctl.tasks._trees import best_tree, problem_of
+from plmctl.tasks._words import check_word_head
 from tests.tasks.conftest import Folder, load_head, rows_of
 
 CPU = torch.device("cpu")
@@ -143,6 +146,14 @@ def test_a_network_that_writes_text_is_refused(tmp_path: Path) -> None:
     T5Config(d_model=8, num_layers=1, num_heads=1).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="a t5 has no head for parsing"):
         task().check(str(tmp_path), T5Config())
+
+
+def test_tagging_refuses_a_parser(tmp_path: Path) -> None:
+    """Its folder is an encoder with a head that tagging does not know."""
+    OwnHeadConfig(encoder=BertConfig().to_dict()).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="a head of another task, and no tagging") as error:
+        check_word_head(str(tmp_path), "tagging")
+    assert "from which it was finetuned" in str(error.value)
 
 
 @pytest.mark.parametrize(

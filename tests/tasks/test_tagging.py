@@ -290,7 +290,7 @@ def test_a_family_without_the_head_is_refused(tmp_path: Path) -> None:
     T5Config().save_pretrained(tmp_path / "t5")
     for name in ("gpt1", "t5"):
         with pytest.raises(ConfigError, match="has no head for tagging"):
-            tagging.Tagging(tagging.Config()).tokenizer(str(tmp_path / name))
+            tagging.Tagging(tagging.Config()).check(str(tmp_path / name), T5Config())
 
 
 def test_published_taggers_are_known_by_their_class(bert: str, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What is written: as transformers writes it, alone or in a batch, and drawn as often as asked."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from transformers import (
     GenerationConfig,
 )
 
+from plmctl.commands.generate import GenerateRequest, run
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.generation import (
     Decoding,
@@ -125,6 +128,23 @@ def test_a_text_ends_before_what_ends_it(subjects: dict) -> None:
         not generate_texts(model, prompts, Decoding(8))[0].ended
         or model.tokenizer.eos_token_id in ids
     )
+
+
+@pytest.mark.parametrize(
+    ("decoding", "hint"), [(Decoding(8), "--temperature 0.8"), (Decoding(8, top_k=2), "--seed")]
+)
+def test_an_empty_answer_is_explained(
+    subjects: dict, capsys: pytest.CaptureFixture, decoding: Decoding, hint: str
+) -> None:
+    """First every token ends the text."""
+    model: LoadedModel = subjects["gpt2"]
+    request = GenerateRequest(model.name, ["Anna"], 1, "cpu")
+    all_end = replace(decoding, ends=tuple(range(len(model.tokenizer))))
+    run(request, all_end, out=None, as_json=False)
+    assert "1 of 1 answers are empty" in (said := capsys.readouterr().err)
+    assert hint in said
+    run(request, decoding, out=None, as_json=False)
+    assert "empty" not in capsys.readouterr().err
 
 
 def test_tokens_with_a_line_end_are_known(subjects: dict) -> None:
