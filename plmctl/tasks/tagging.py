@@ -8,9 +8,11 @@ transformers: dropout and a linear layer on each piece; ``layers: mix`` and ELMo
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import model_validator
@@ -49,12 +51,11 @@ if TYPE_CHECKING:
     from plmctl.models.network import Network
 
 
-class Config(ScoredConfig):
-    """Give every word of a sentence a tag."""
+class WordConfig(ScoredConfig):
+    """What every word of a sentence has."""
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("tokens", "tags")
 
-    name: Literal["tagging"] = "tagging"
     tokens: str = "tokens"
     """Column of the words: a list, or one text. In files of columns `tokens` is the first column
     (of CoNLL-U the forms), and "0", "1", ... are all of them."""
@@ -63,6 +64,21 @@ class Config(ScoredConfig):
     columns `tags` is the last column, of CoNLL-U `upos`."""
     split: Literal["spaces", "characters"] = "spaces"
     """How a text is split into words if a row has no list; characters: for Chinese."""
+    layers: Literal["last", "mix"] = "last"
+    """What the head reads: the last layer, or a learned mix of all layers, which ELMo always
+    has."""
+    piece: Literal["first", "last"] = "first"
+    """Which piece of a word has its tag: the first (published), or the last, by which a network
+    that reads from left to right (GPT) has seen the whole word."""
+
+
+W = TypeVar("W", bound=WordConfig)
+
+
+class Config(WordConfig):
+    """Give every word of a sentence a tag."""
+
+    name: Literal["tagging"] = "tagging"
     scheme: Literal["bio", "bioes", "pos"] = "bio"
     """What the tags are. bio (B- and I-, also as IOB1) and bioes (also as BMES or BILOU) spell
     entities, which are scored as wholes; pos: tags of words, scored one by one."""
@@ -74,12 +90,6 @@ class Config(ScoredConfig):
     unseen: Literal["refuse", "wrong"] = "refuse"
     """Validation rows with a tag that no training row has. refuse: an error, since it may be a
     typo; wrong: count every answer to such a word as wrong, and report how many there are."""
-    layers: Literal["last", "mix"] = "last"
-    """What the head reads: the last layer, or a learned mix of all layers, which ELMo always
-    has."""
-    piece: Literal["first", "last"] = "first"
-    """Which piece of a word has its tag: the first (published), or the last, by which a network
-    that reads from left to right (GPT) has seen the whole word."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -91,10 +101,10 @@ class Config(ScoredConfig):
 # --- The task ---
 
 
-class Tagging(Task[Config], config=Config):
-    """Sentences with a tag per word, and a network with a head on every piece."""
+class WordTask(Task[W]):
+    """Sentences with a label per word, and a network with a head on every piece."""
 
-    HEADS = ("ForTokenClassification",)
+    has_labels = True
 
     def text_columns(self) -> tuple[str, ...]:
         """The column of the words."""
@@ -106,18 +116,103 @@ class Tagging(Task[Config], config=Config):
             ("" if self.config.split == "characters" else " ").join(row_words(self.config, row))
         ]
 
-    def right_answer(self, row: Row) -> str:
-        """The words that have another tag than O, with their tags, as ``readable`` has them."""
-        words = row_words(self.config, row)
-        pairs = zip(words, row_tags(self.config, row, words), strict=True)
-        return " ".join(f"{word}/{tag}" for word, tag in pairs if tag != "O") or "O"
-
     def readable(self, answer: Answer, values: Mapping[str, Any], top: int) -> list[ReadableAnswer]:
         """The words, each with its tag."""
         pairs = zip(answer["tokens"], answer["prediction"], strict=True)
         return [ReadableAnswer(" ".join(f"{word}/{tag}" for word, tag in pairs))]
 
-    has_labels = True
+    def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
+        """See ``load_word_tokenizer``."""
+        return load_word_tokenizer(model)
+
+    def check(self, model: str, network: PreTrainedConfig) -> None:
+        """Refuse a family without a head on every piece."""
+        check_word_head(model, self.config.name)
+
+    def load(self, start: HeadSource) -> PreTrainedModel:
+        """The network with a head on every piece; its config names the labels."""
+        from plmctl.models.heads.tagging import load_tagger
+
+        family, changes = check_word_head(start.model, self.config.name), start.changes
+        if family.READS_CHARACTERS:
+            changes = _elmo.changes_of(changes, pretrained=start.pretrained)
+        mix = self.config.layers == "mix"
+        tagger: PreTrainedModel = load_tagger(start, changes, family.initialize_head, mix=mix)
+        return tagger
+
+    @staticmethod
+    def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
+        """Logits of the labels at every piece, [B, L, labels]."""
+        return {"tag": model(**inputs).logits}
+
+    def make(
+        self,
+        rows: Sequence[Row],
+        tokenizer: PreTrainedTokenizerBase,
+        labels: tuple[str, ...],
+        max_length: int,
+        use: Use,
+    ) -> WordExamples[W]:
+        """The rows as examples; training rows without words are dropped."""
+        config = self.config
+        read, dropped = learnable(
+            [(row, tuple(row_words(config, row))) for row in rows],
+            lambda one: None if one[1] else f"{one[0].origin}: no words",
+            use,
+        )
+        allowed = self.allowed(labels, use)
+        tags = None if use == "predict" else tuple(
+            tuple(row_tags(config, row, words, allowed)) for row, words in read
+        )  # fmt: skip
+        sentences = tuple(words for _, words in read)
+        examples: list[SentenceExample] = []
+        cut, pad_id = 0, None
+        if _elmo.reads_characters(tokenizer):
+            for row, words in enumerate(sentences):
+                units = [(word,) for word in words]
+                examples += sentence_examples(row, units, ((), ()), max_length)
+        else:
+            pad_id = pad_id_of(tokenizer)
+            pieces = WordPieces(tokenizer)
+            pieces.learn([word for words in sentences for word in words])
+            around = pieces.before, pieces.after
+            room = min(max_length, tokenizer.model_max_length) - sum(map(len, around))
+            for row, words in enumerate(sentences):
+                cut += any(len(pieces(word)) > room for word in words)
+                fitted = [pieces(word)[:room] for word in words]
+                last = config.piece == "last"
+                examples += sentence_examples(row, fitted, around, room, last=last)
+        return self.examples(
+            config,
+            sentences,
+            tuple(examples),
+            tags,
+            labels,
+            pad_id,
+            cut=cut,
+            dropped=dropped,
+        )
+
+    def allowed(self, labels: tuple[str, ...], use: Use) -> tuple[str, ...] | None:
+        """What a tag of a row may be; None: anything."""
+        return None
+
+    @property
+    @abstractmethod
+    def examples(self) -> type[WordExamples[W]]:
+        """The class of its examples."""
+
+
+class Tagging(WordTask[Config], config=Config):
+    """Sentences with a tag per word."""
+
+    HEADS = ("ForTokenClassification",)
+
+    def right_answer(self, row: Row) -> str:
+        """The words that have another tag than O, with their tags, as ``readable`` has them."""
+        words = row_words(self.config, row)
+        pairs = zip(words, row_tags(self.config, row, words), strict=True)
+        return " ".join(f"{word}/{tag}" for word, tag in pairs if tag != "O") or "O"
 
     def labels_of(self, rows: Sequence[Row], labels: tuple[str, ...]) -> list[Labels]:
         """The tags of each row."""
@@ -148,57 +243,14 @@ class Tagging(Task[Config], config=Config):
             )
         return config.labels or tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
 
-    def tokenizer(self, model: str) -> PreTrainedTokenizerBase:
-        """See ``load_word_tokenizer``."""
-        return load_word_tokenizer(model)
+    def allowed(self, labels: tuple[str, ...], use: Use) -> tuple[str, ...] | None:
+        """The tags of the training rows, unless others are counted as wrong."""
+        return None if use == "score" and self.config.unseen == "wrong" else labels
 
-    def make(
-        self,
-        rows: Sequence[Row],
-        tokenizer: PreTrainedTokenizerBase,
-        labels: tuple[str, ...],
-        max_length: int,
-        use: Use,
-    ) -> TaggingExamples:
-        """The rows as examples; training rows without words are dropped."""
-        config = self.config
-        read, dropped = learnable(
-            [(row, tuple(row_words(config, row))) for row in rows],
-            lambda one: None if one[1] else f"{one[0].origin}: no words",
-            use,
-        )
-        allowed = None if use == "score" and config.unseen == "wrong" else labels
-        tags = None if use == "predict" else tuple(
-            tuple(row_tags(config, row, words, allowed)) for row, words in read
-        )  # fmt: skip
-        sentences = tuple(words for _, words in read)
-        examples: list[SentenceExample] = []
-        cut, pad_id = 0, None
-        if _elmo.reads_characters(tokenizer):
-            for row, words in enumerate(sentences):
-                units = [(word,) for word in words]
-                examples += sentence_examples(row, units, ((), ()), max_length)
-        else:
-            pad_id = pad_id_of(tokenizer)
-            pieces = WordPieces(tokenizer)
-            pieces.learn([word for words in sentences for word in words])
-            around = pieces.before, pieces.after
-            room = min(max_length, tokenizer.model_max_length) - sum(map(len, around))
-            for row, words in enumerate(sentences):
-                cut += any(len(pieces(word)) > room for word in words)
-                fitted = [pieces(word)[:room] for word in words]
-                last = config.piece == "last"
-                examples += sentence_examples(row, fitted, around, room, last=last)
-        return TaggingExamples(
-            config,
-            sentences,
-            tuple(examples),
-            tags,
-            labels,
-            pad_id,
-            cut=cut,
-            dropped=dropped,
-        )
+    @property
+    def examples(self) -> type[TaggingExamples]:
+        """Sentences with their tags."""
+        return TaggingExamples
 
     def count(self, rows: Sequence[Row], labels: tuple[str, ...]) -> Iterator[Counted]:
         """A CRF; if it cannot learn from all rows, also each word's most frequent tag.
@@ -233,26 +285,6 @@ class Tagging(Task[Config], config=Config):
         if missing:
             raise missing
 
-    def check(self, model: str, network: PreTrainedConfig) -> None:
-        """Refuse a family without a head on every piece."""
-        check_word_head(model, "tagging")
-
-    def load(self, start: HeadSource) -> PreTrainedModel:
-        """The network with a head on every piece; its config names the tags."""
-        from plmctl.models.heads.tagging import load_tagger
-
-        family, changes = check_word_head(start.model, "tagging"), start.changes
-        if family.READS_CHARACTERS:
-            changes = _elmo.changes_of(changes, pretrained=start.pretrained)
-        mix = self.config.layers == "mix"
-        tagger: PreTrainedModel = load_tagger(start, changes, family.initialize_head, mix=mix)
-        return tagger
-
-    @staticmethod
-    def forward(model: Any, **inputs: Tensor) -> dict[str, Tensor]:
-        """Logits of the tags at every piece, [B, L, tags]."""
-        return {"tag": model(**inputs).logits}
-
     @classmethod
     def of_network(cls, name: str, network: Any) -> tuple[ScoredConfig, tuple[str, ...]]:
         """The tags of a network that plmctl has not finetuned."""
@@ -263,8 +295,8 @@ class Tagging(Task[Config], config=Config):
 
 
 @dataclass(frozen=True)
-class TaggingExamples(TaskExamples[Config]):
-    """Sentences as a network reads them, with their tags.
+class WordExamples(TaskExamples[W]):
+    """Sentences as a network reads them, with a tag per word.
 
     Attributes:
         tags: The tags of each sentence; None for ``predict``.
@@ -322,17 +354,64 @@ class TaggingExamples(TaskExamples[Config]):
         )
         for example, numbers, of_pieces in both:  # windows of a sentence are in order
             places = list(example.places)
-            tags[example.row] += [self.labels[number] for number in numbers[places]]
+            labels = [self.labels[number] for number in numbers[places]]
+            words = self.sentences[example.row][example.first :]
+            tags[example.row] += map(self.tag_of, words, labels)
             probabilities[example.row] += map(float, of_pieces[places])
         return [
             {"tokens": list(words), "prediction": predicted, "probabilities": of_words}
             for words, predicted, of_words in zip(self.sentences, tags, probabilities, strict=True)
         ]
 
+    def tag_of(self, word: str, label: str) -> str:
+        """The tag that a label gives a word."""
+        return label
+
+    def label_of(self, word: str, tag: str) -> str:
+        """The label that gives a word its tag."""
+        return tag
+
+    @cached_property
+    def label_ids(self) -> list[list[int]]:
+        """The number of each word's label, by sentence; IGNORE: it is none."""
+        ids = {label: number for number, label in enumerate(self.labels)}
+        rows = zip(self.sentences, required(self.tags, "tags"), strict=True)
+        return [[ids.get(label, IGNORE) for label in map(self.label_of, *row)] for row in rows]
+
     @property
     def metric_kind(self) -> Kind:
         """The tags of each sentence."""
         return "tags"
+
+    @property
+    def usual_metrics(self) -> tuple[str, ...]:
+        """Tags word by word."""
+        return ("tag_accuracy",)
+
+    def predictions(self, answers: Sequence[Answer]) -> list[list[str]]:
+        """The tags of each sentence."""
+        return [answer["prediction"] for answer in answers]
+
+    def references(self) -> list[list[str]]:
+        """The right tags of each sentence."""
+        return [list(tags) for tags in required(self.tags, "tags")]
+
+    def per_example_scores(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
+        """The share of each sentence's tags that are right."""
+        pairs = zip(self.predictions(answers), self.references(), strict=True)
+        return "tag accuracy", [float(np.mean(np.equal(tags, true))) for tags, true in pairs]
+
+    def _targets(self, chosen: Sequence[SentenceExample]) -> Ints:
+        width = max((len(example.read) for example in chosen), default=0)
+        targets = np.full((len(chosen), max(1, width)), IGNORE, dtype=np.int64)
+        for row, example in zip(targets, chosen, strict=True):
+            ids = self.label_ids[example.row]
+            row[list(example.places)] = ids[example.first : example.first + len(example.places)]
+        return targets
+
+
+class TaggingExamples(WordExamples[Config]):
+    """Sentences with their tags."""
 
     @property
     def usual_metrics(self) -> tuple[str, ...]:
@@ -346,33 +425,10 @@ class TaggingExamples(TaskExamples[Config]):
             return {}
         return {"scheme": self.config.scheme, "strict": self.config.strict}
 
-    def predictions(self, answers: Sequence[Answer]) -> list[list[str]]:
-        """The tags of each sentence."""
-        return [answer["prediction"] for answer in answers]
-
-    def references(self) -> list[list[str]]:
-        """The right tags of each sentence."""
-        return [list(tags) for tags in required(self.tags, "tags")]
-
     def compute_metrics(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The metrics, and how many words have a tag that is no label, if any."""
-        unseen = sum(tag not in self.labels for row in self.references() for tag in row)
+        unseen = sum(row.count(IGNORE) for row in self.label_ids)
         return {**super().compute_metrics(answers), **({"unseen_tags": unseen} if unseen else {})}
-
-    def per_example_scores(self, answers: Sequence[Answer]) -> tuple[str, list[float]]:
-        """The share of each sentence's tags that are right."""
-        pairs = zip(self.predictions(answers), self.references(), strict=True)
-        return "tag accuracy", [float(np.mean(np.equal(tags, true))) for tags, true in pairs]
-
-    def _targets(self, chosen: Sequence[SentenceExample]) -> Ints:
-        ids = {tag: number for number, tag in enumerate(self.labels)}
-        width = max((len(example.read) for example in chosen), default=0)
-        targets = np.full((len(chosen), max(1, width)), IGNORE, dtype=np.int64)
-        for row, example in zip(targets, chosen, strict=True):
-            tags = required(self.tags)[example.row]
-            tags = tags[example.first : example.first + len(example.places)]
-            row[list(example.places)] = [ids.get(tag, IGNORE) for tag in tags]
-        return targets
 
 
 # --- The words and tags of a row ---
@@ -381,7 +437,7 @@ class TaggingExamples(TaskExamples[Config]):
 _SHOWN = 12
 
 
-def row_words(config: Config, row: Row) -> list[str]:
+def row_words(config: WordConfig, row: Row) -> list[str]:
     """The words of a row.
 
     Raises:
@@ -394,7 +450,7 @@ def row_words(config: Config, row: Row) -> list[str]:
 
 
 def row_tags(
-    config: Config, row: Row, words: Sequence[str], labels: Sequence[str] | None = None
+    config: WordConfig, row: Row, words: Sequence[str], labels: Sequence[str] | None = None
 ) -> list[str]:
     """The tags of a row, one per word.
 

@@ -17,6 +17,7 @@ OF_PAPERS = {family.OBJECTIVE for family in families()}
 OTHERS = [name for name in registry.names("objectives") if name not in OF_PAPERS]
 TASKS: dict[str, dict[str, Any]] = {
     "classification": {},
+    "lemmas": {"tags": "lemmas"},
     "multiple_choice": {"label": "right"},
     "parsing": {},
     "question_answering": {},
@@ -35,6 +36,7 @@ def rows(world: Path) -> str:
         tags = ["B-PER" if word in NAMES else "O" for word in words]
         answer = {"text": [words[0]], "answer_start": [0]}
         row = {"text": text, "label": "ab"[number % 2], "tokens": words, "tags": tags}
+        row |= {"lemmas": [word.lower().removesuffix("s") or word for word in words]}
         row |= {"head": list(range(len(words))), "deprel": ["root", *["dep"] * (len(words) - 1)]}
         row |= {"question": f"Who {words[1]}?", "context": text, "answers": answer}
         chosen.append(row | {"options": NAMES[:3], "right": number % 3})

@@ -58,7 +58,7 @@ def test_a_treebank_beside_published_results(
     assert saved["results"]["words"] == 12 * 10
     figures = {row["model"]: row["figures"] for row in document["published"]}
     assert figures["mBERT"] == {"LAS": 80.8}
-    assert figures["mmBERT"] == {"LAS": 83.2, "UPOS": 96.8, "UAS": 88.7}
+    assert figures["mmBERT"] == {"LAS": 83.2, "UPOS": 96.8, "UAS": 88.7, "Lemmas": 94.6}
 
     code, out, err = cli(*command, "--lang", "mt")
     assert code == 0, err
@@ -66,6 +66,19 @@ def test_a_treebank_beside_published_results(
     assert "mBERT" in out
     assert "78.2" in out
     assert "Gold words, punctuation counts" in err
+
+    code, _, err = cli(*command, "--tasks", "lemmas")
+    assert (code, "have no lemmas: all of 'lemma' are _" in err) == (1, True)
+    for path in data.glob("*.conllu"):
+        lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+        named = ["\t".join([*line[:2], line[1].lower(), *line[3:]]) for line in lines if line[1:]]
+        blank = ["\t".join(line) if not line[1:] else named.pop(0) for line in lines]
+        path.write_text("\n".join(blank) + "\n", encoding="utf-8")
+    code, out, err = cli(*command[:-5], "run=ud-2", *QUICK, "--tasks", "lemmas", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert [column["name"] for column in document["columns"]] == ["Lemmas", "Lemmas dev"]
+    assert document["columns"][0]["value"] > 90
 
 
 def test_a_missing_file_says_where_it_is_from(

@@ -140,6 +140,7 @@ TASKS = {
         {"pooling": "mean"},
     ],
     "multiple_choice": [{"label": "right"}],
+    "lemmas": [{"tags": "tags"}],
     "parsing": [{}, {"layers": "mix", "piece": "first"}],
     "question_answering": [{}],
     "tagging": [{}, {"layers": "mix"}],

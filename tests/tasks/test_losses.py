@@ -50,6 +50,7 @@ CASES = {
     "first vector": ("classification", {"text": "a", "pooling": "cls"}),
     "mean": ("classification", {"text": "a", "pooling": "mean"}),
     "tags": ("tagging", {"tokens": "a", "scheme": "pos"}),
+    "lemmas": ("lemmas", {"tokens": "a", "tags": "tags"}),
     "tags, all layers": ("tagging", {"tokens": "a", "scheme": "pos", "layers": "mix"}),
 }  # fmt: skip
 
