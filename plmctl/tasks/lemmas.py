@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from plmctl.arrays import IGNORE
 from plmctl.errors import DataError
+from plmctl.tasks._word_labels import WordConfig, WordExamples, WordTask, row_tags, row_words
 from plmctl.tasks.base import Answer, Counted
-from plmctl.tasks.tagging import WordConfig, WordExamples, WordTask, row_tags, row_words
 
 if TYPE_CHECKING:
-    from plmctl.corpus.labelled import Labels, Row
+    from plmctl.corpus.labelled import Row
 
 
 class Config(WordConfig):
@@ -96,10 +96,6 @@ class Lemmas(WordTask[Config], config=Config):
     def right_answer(self, row: Row) -> str:
         """The words with their lemmas, as ``readable`` has them."""
         return " ".join(f"{word}/{lemma}" for word, lemma in self._pairs(row))
-
-    def labels_of(self, rows: Sequence[Row], labels: tuple[str, ...]) -> list[Labels]:
-        """The rules of each row."""
-        return [[(rule, rule) for rule in self._rules(row)] for row in rows]
 
     def labels(self, rows: Sequence[Row]) -> tuple[str, ...]:
         """The rules of three words or more, in order; all, if fewer than two are so frequent.

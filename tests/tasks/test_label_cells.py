@@ -12,10 +12,10 @@ import pytest
 
 from plmctl.corpus.labelled import Row, check_rows, read_rows
 from plmctl.errors import ConfigError, DataError
+from plmctl.tasks._word_labels import row_tags, row_words
 from plmctl.tasks.base import get_task
 from plmctl.tasks.multiple_choice import item_of, right_option
 from plmctl.tasks.question_answering import TextPieces, answers_in, place_of
-from plmctl.tasks.tagging import row_tags, row_words
 from tests.tasks.conftest import rows_of
 
 CLASSIFICATION, TAGGING = get_task("classification"), get_task("tagging")

@@ -15,6 +15,8 @@ from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.scoring import answers
 from plmctl.models.network import Network
 from plmctl.tasks import tagging
+from plmctl.tasks._word_labels import sentence_examples, sentence_windows
+from plmctl.tasks._words import WordPieces
 from plmctl.tasks.base import read_finetuned
 from tests.tasks.conftest import load_head
 
@@ -78,7 +80,7 @@ def test_pieces_are_those_of_the_tokenizer_for_words(bert: str) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(bert)
     words = ["Anna", "Annax", "我爱", "(x)", "rome."]
-    pieces = tagging.WordPieces(tokenizer)
+    pieces = WordPieces(tokenizer)
     pieces.learn(words)
     ours = [id_ for word in words for id_ in pieces(word)]
     theirs = tokenizer(words, is_split_into_words=True)["input_ids"]
@@ -88,7 +90,7 @@ def test_pieces_are_those_of_the_tokenizer_for_words(bert: str) -> None:
 def test_words_without_a_piece_are_unknown_and_specials_are_text(bert: str) -> None:
     from transformers import AutoTokenizer
 
-    pieces = tagging.WordPieces(AutoTokenizer.from_pretrained(bert))
+    pieces = WordPieces(AutoTokenizer.from_pretrained(bert))
     odd = ["\u200b", "", " ", "\u3000", "\x00", "[MASK]", "我爱"]
     pieces.learn(odd)
     unknown = (VOCAB.index("[UNK]"),)
@@ -110,7 +112,7 @@ def test_byte_level_words_have_the_space_before_them() -> None:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
         backend.decoder = decoders.ByteLevel()
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
-        pieces = tagging.WordPieces(tokenizer)
+        pieces = WordPieces(tokenizer)
         words = ["a", "b", "a", "", "é"]
         pieces.learn(words)
         assert pieces("a") == (vocab["Ġa"],)
@@ -124,7 +126,7 @@ def test_byte_level_words_have_the_space_before_them() -> None:
 
 @given(st.lists(st.integers(1, 7), max_size=60), st.integers(7, 20))
 def test_windows_label_every_word_once(sizes: list[int], room: int) -> None:
-    windows = list(tagging.sentence_windows(sizes, room))
+    windows = list(sentence_windows(sizes, room))
     labelled = [word for window in windows for word in range(window.first, window.last)]
     assert labelled == list(range(len(sizes)))
     for window in windows:
@@ -134,12 +136,12 @@ def test_windows_label_every_word_once(sizes: list[int], room: int) -> None:
 
 
 def test_words_in_two_windows_are_labelled_where_they_have_more_around_them() -> None:
-    assert [(w.start, w.stop, w.first, w.last) for w in tagging.sentence_windows([1] * 16, 8)] == [
+    assert [(w.start, w.stop, w.first, w.last) for w in sentence_windows([1] * 16, 8)] == [
         (0, 8, 0, 6),
         (4, 12, 6, 10),
         (8, 16, 10, 16),
     ]
-    whole = list(tagging.sentence_examples(3, [(5,), (6, 7)], ((1,), (2,)), 8, last=True))
+    whole = list(sentence_examples(3, [(5,), (6, 7)], ((1,), (2,)), 8, last=True))
     assert [(e.row, e.read, e.first, e.places) for e in whole] == [(3, (1, 5, 6, 7, 2), 0, (1, 3))]
 
 
