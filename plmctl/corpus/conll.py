@@ -19,6 +19,12 @@ _COMMENT = re.compile(  # as `# text = ...`, `#text = ...`, `# newpar`
 
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 
+# Features that CoNLL 2018 scores (conll18_ud_eval.py); those of one language are left out.
+_FEATURES = re.compile(
+    "PronType|NumType|Poss|Reflex|Foreign|Abbr|Gender|Animacy|Number|Case|Definite|Degree|VerbForm|"
+    "Mood|Tense|Aspect|Voice|Evident|Polarity|Person|Polite"
+)
+
 _BETWEEN_WORDS = re.compile(r"[0-9]+[-.][0-9]+")  # a range of words, or an empty word
 
 _COLUMNS = re.compile(r"#\s*global\.columns\s*=(.*)")
@@ -34,7 +40,8 @@ def tagged_rows(source: Source) -> Iterator[tuple[dict[str, Any], str]]:
     If the words of a sentence have the numbers 1, 2, ... before them, ``tokens`` is the second
     column, and comments, ranges of words (1-2) and empty words (1.1) are left out. The columns of
     CoNLL-U (ten of them, or those of ``# global.columns``) have names too, such as form and upos;
-    its ``tags`` are the universal parts of speech.
+    its ``tags`` are the universal parts of speech. ``alltags`` joins upos, xpos and the universal
+    features: all that a word's tag is in CoNLL 2018.
 
     Raises:
         DataError: A line with one column, or with another number of columns than the lines before.
@@ -121,7 +128,13 @@ class _Columns:
         row = {str(number): column for number, column in enumerate(columns)}
         first = columns[1 if self._numbered else 0]
         if self._numbered:
-            row |= dict(zip(self._names, columns, strict=False))
+            named = dict(zip(self._names, columns, strict=False))
+            row |= named
+            if {"upos", "xpos", "feats"} <= named.keys():
+                tags = zip(named["upos"], named["xpos"], named["feats"], strict=True)
+                row["alltags"] = [
+                    f"{upos}|{xpos}|{_universal(feats)}" for upos, xpos, feats in tags
+                ]
         return {"tokens": row.get("form", first), "tags": row.get("upos", columns[-1]), **row}
 
     @property
@@ -131,6 +144,12 @@ class _Columns:
     @property
     def _is_conllu(self) -> bool:
         return ".conllu" in self._source.path.name
+
+
+def _universal(features: str) -> str:
+    """The features that every language may have, in order; without one ``_``."""
+    known = (one for one in features.split("|") if _FEATURES.fullmatch(one.partition("=")[0]))
+    return "|".join(sorted(known)) or "_"
 
 
 def _conll_cells(line: str) -> list[str]:

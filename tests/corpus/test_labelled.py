@@ -94,6 +94,14 @@ def test_universal_dependencies(tmp_path: Path, name: str) -> None:
         assert first.origin == f"{path}:4"
 
 
+def test_all_tags_are_those_of_conll_2018(tmp_path: Path) -> None:
+    """Features of one language are left out, others in order."""
+    feats = "Number=Sing|Number[psor]=Plur|Own=Yes|Case=Nom"
+    text = f"1\ta\ta\tNOUN\tN|x\t{feats}\t0\troot\t_\t_\n2\tb\tb\tX\t_\t_\t1\tdep\t_\t_\n"
+    (row,) = read_rows([write(tmp_path / "a.conllu", text)])
+    assert row.values["alltags"] == ["NOUN|N|x|Case=Nom|Number=Sing", "X|_|_"]
+
+
 def test_columns_that_the_file_names(tmp_path: Path) -> None:
     text = "# global.columns = ID FORM UPOS\n1\ta\tX\n1.1\t_\t_\n2\tb\tY\n"
     (row,) = read_rows([write(tmp_path / "a.conllup", text)])
