@@ -43,8 +43,9 @@ def plmctl(installed: Path, tmp_path: Path):
     return run
 
 
-def test_the_wheel_has_every_config(installed: Path) -> None:
-    for place in (path.relative_to(ROOT) for path in (ROOT / "configs").rglob("*.yaml")):
+def test_the_wheel_has_every_config_and_page(installed: Path) -> None:
+    paths = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "docs").rglob("*.md")]
+    for place in (path.relative_to(ROOT) for path in paths):
         assert (installed / "plmctl" / place).read_bytes() == (ROOT / place).read_bytes()
 
 

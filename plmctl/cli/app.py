@@ -31,7 +31,7 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 # The help shows the commands in this order, which is that of a first day with plmctl.
 GROUPS = {
-    "Start": "demo course text init run config doctor",
+    "Start": "demo course docs text init run config doctor",
     "Train": "train-tokenizer prepare preview plan pretrain finetune scaling submit",
     "Measure": "eval suite compare compare-tokenizers",
     "Look": "try predict generate neighbours status report board",

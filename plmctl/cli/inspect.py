@@ -15,6 +15,25 @@ Browser = Annotated[
 ]
 
 
+@app.command(epilog=example("plmctl docs tasks/tagging#lemmas"))
+def docs(
+    page: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PAGE", help="Its name, or PAGE#PART; none: list them.", show_default=False
+        ),
+    ] = None,
+    zh: Annotated[bool, typer.Option("--zh", help="The Chinese pages.")] = False,
+) -> None:
+    """Read the documentation, without a network.
+
+    Prints a page that comes with plmctl, or lists all of them.
+    """
+    from plmctl.commands import docs as command
+
+    command.run(page, chinese=zh)
+
+
 @app.command(epilog=example("plmctl doctor demo/pretrain compute.threads=1"))
 def doctor(
     config: Annotated[

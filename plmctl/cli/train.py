@@ -424,7 +424,7 @@ def submit(
     if not slurm:
         raise ConfigError(
             "plmctl submit: which scheduler? add --slurm",
-            "for Kubernetes and SkyPilot, docs/clusters.md has files to start from",
+            "for Kubernetes and SkyPilot, `plmctl docs clusters` has files to start from",
         )
     run(
         str(config),

@@ -199,7 +199,7 @@ def explain(name: str, *, as_json: bool) -> None:
         near = near_keys([one for kind in KINDS for one in keys[kind]], name)
         raise ConfigError(
             f"{name}: no config has this key{did_you_mean(near)}",
-            "docs/configuration.md and `plmctl config schema KIND` list all keys",
+            "`plmctl docs configuration` and `plmctl config schema KIND` list all keys",
         )
     show_result({"keys": entries}, [_meaning_table(one) for one in entries], as_json=as_json)
 

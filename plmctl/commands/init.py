@@ -352,7 +352,10 @@ def _divisions(looked: Profile) -> dict[str, str]:
 
 def _mixed(looked: Profile, language: str | None) -> list[str]:
     """Notes on text in another script or language."""
-    notes, remove = [], "remove them (docs/cleaning.md), or the model spends its training on them"
+    notes, remove = (
+        [],
+        "remove them (`plmctl docs cleaning`), or the model spends its training on them",
+    )
     name = "" if language is None else LANGUAGES[language]
     usual = set() if language is None else scripts_of(language)
     usual = usual or {looked.script}

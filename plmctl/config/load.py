@@ -209,11 +209,16 @@ class Shipped:
     name: str
 
 
-def configs_folder() -> Path:
-    """The shipped configs: ``configs/`` of the installed package, or of the checkout."""
+def shipped_folder(name: Literal["configs", "docs"]) -> Path:
+    """A folder that comes with plmctl: of the installed package, or of the checkout."""
     package = Path(str(files("plmctl")))
-    installed = package / "configs"  # pyproject.toml puts them there
-    return installed if installed.is_dir() else package.parent / "configs"
+    installed = package / name  # pyproject.toml puts it there
+    return installed if installed.is_dir() else package.parent / name
+
+
+def configs_folder() -> Path:
+    """The shipped configs."""
+    return shipped_folder("configs")
 
 
 _KIND_OF: dict[str, Kind] = {"fast": "pretrain"}  # folders of configs that are all of one kind

@@ -47,8 +47,8 @@ TOO_MUCH = 0.05
 """Of the runs or the sentences: from here on there is a warning."""
 
 _REMEDY = (
-    "remove documents that are nearly the same (docs/cleaning.md), and see that no text is in two "
-    "documents"
+    "remove documents that are nearly the same (`plmctl docs cleaning`), and see that no text is "
+    "in two documents"
 )
 
 Hashes = NDArray[np.uint64]

@@ -202,7 +202,7 @@ def _load_from_file(path: Path) -> Any:
     if len(metrics) != 1:
         raise ConfigError(
             f"task.metrics: {path} has {len(metrics)} subclasses of evaluate.Metric; expected one",
-            "docs/finetuning.md has an example",
+            "`plmctl docs finetuning` has an example",
         )
     try:
         return metrics[0](keep_in_memory=True)

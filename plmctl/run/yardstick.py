@@ -34,7 +34,8 @@ Methods = list[dict[str, Any]]
 """What each method gives: name, rows, seconds, metrics, and the score of each validation row."""
 
 WORTH_IT = (
-    "is a network worth it? finetune also says what counting gives on your rows: docs/worth-it.md"
+    "is a network worth it? finetune also says what counting gives on your rows: "
+    "plmctl docs worth-it"
 )
 
 

@@ -183,7 +183,7 @@ def test_what_a_person_reads(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyP
     assert "because" in out
     assert max(map(len, out.splitlines())) <= 80
     assert "plmctl pretrain text-bert/pretrain.yaml" in err
-    assert err.count("docs/worth-it.md") == 1
+    assert err.count("plmctl docs worth-it") == 1
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def test_what_a_run_then_has(world: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert run_main("plan", "bert.yaml", *settings) == 0
     printed = capfd.readouterr()
     assert "add --measure" in printed.out
-    assert printed.err.count("docs/worth-it.md") == 1
+    assert printed.err.count("plmctl docs worth-it") == 1
     assert run_main("plan", "bert.yaml", *settings, "train.average.name=ema", "--json") == 0
     averaged = json.loads(capfd.readouterr().out)
     more = 4 * figures["parameters"]
