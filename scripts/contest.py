@@ -1,13 +1,13 @@
 """Which kind of model learns most from the same text with the same compute?
 
-    python scripts/contest.py                                   # every kind, 2.8e14 FLOPs each
+    python scripts/contest.py --size tiny --layers 4 --budget 7e13   # as in docs/learning.md
     python scripts/contest.py gpt2 bert --budget 3e13 --rates 0.5 1 2 --seeds 3
     python scripts/contest.py bert gpt_bert-1:1 --text chinese
 
 Every kind trains a network of one size by its fast recipe (configs/fast) on one text, for the same
-executed FLOPs: 2.8e14 are about 15 minutes of two cores with bf16 instructions, and an hour on two
-without. The rates are factors on the recipe's learning rate; the best by held-out loss is
-scored. Then BLiMP's paradigms without finetuning, and the tasks of configs/finetune/transfer, with
+FLOPs as `plmctl plan` counts them: 7e13 are 13 to 18 minutes of one core with bf16 instructions
+(AVX-512), beside another such run. The rates are factors on the recipe's learning rate; the best
+by held-out loss is scored. Then BLiMP's paradigms without finetuning, and the tasks of configs/finetune/transfer, with
 what counting gives on the same rows. All of ``data`` is as docs/learning.md says. A finished run is
 not repeated, so the command can be stopped, and given again.
 """

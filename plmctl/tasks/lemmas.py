@@ -156,16 +156,16 @@ class LemmaExamples(WordExamples[Config]):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Words that cannot be right, and lemmas that are not known."""
+        """Words whose rule is not among the labels, and lemmas that are not known."""
         lines = []
         if self._unmade:
-            lines.append(f"{self._unmade:,} words have a lemma that no learned rule makes: wrong")
+            lines.append(f"{self._unmade:,} words need a rule that was not learned")
         if self._unknown:
             lines.append(f"{self._unknown:,} words have no lemma ({_UNKNOWN}): any answer is right")
         return tuple(lines)
 
     def compute_metrics(self, answers: Sequence[Answer]) -> dict[str, Any]:
-        """The metrics, and how many words cannot be right, or have no lemma, if there are any."""
+        """The metrics, and how many words need a rule that is no label, or have no lemma."""
         metrics = super().compute_metrics(answers)
         left = {"unmade_lemmas": self._unmade, "unknown_lemmas": self._unknown}
         return metrics | {name: count for name, count in left.items() if count}

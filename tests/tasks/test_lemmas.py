@@ -78,7 +78,7 @@ def test_what_is_learned_and_what_is_right(bert: str) -> None:
     examples = task().make(ROWS, task().tokenizer(bert), labels, 40, "score")
     assert examples.label_ids == [[1, 1, 1, 0], [0, 0, IGNORE], [IGNORE, 0]]
     assert examples.notices == (
-        "1 words have a lemma that no learned rule makes: wrong",
+        "1 words need a rule that was not learned",
         "1 words have no lemma (_): any answer is right",
     )
     given = [
