@@ -8,8 +8,9 @@ Every kind trains a network of one size by its fast recipe (configs/fast) on one
 FLOPs as `plmctl plan` counts them: 7e13 are 13 to 18 minutes of one core with bf16 instructions
 (AVX-512), beside another such run. The rates are factors on the recipe's learning rate; the best
 by held-out loss is scored. Then BLiMP's paradigms without finetuning, and the tasks of
-configs/finetune/transfer, with what counting gives on the same rows. All of ``data`` is as docs/learning.md says. A finished run is
-not repeated, so the command can be stopped, and given again.
+configs/finetune/transfer, with what counting gives on the same rows. All of ``data`` is as
+docs/learning.md says. A finished run is not repeated, so the command can be stopped, and given
+again.
 """
 
 from __future__ import annotations
