@@ -50,7 +50,7 @@ def main() -> None:
         if debug:
             raise
         raise SystemExit(1) from None
-    except Exception as error:
+    except Exception as error:  # a full disk and the like have no class; others are raised
         known = machine_error(error) or name_error(error)
         if debug or known is None:
             raise

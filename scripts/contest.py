@@ -27,6 +27,7 @@ import yaml
 from rich.console import Console
 
 from plmctl.config.load import configs_folder
+from plmctl.families.base import get_family
 from plmctl.reporting.tables import rows_table
 
 CONFIGS = configs_folder()
@@ -125,7 +126,8 @@ def pretrain(args: argparse.Namespace, kind: str, rate: float, seed: int) -> flo
     }  # fmt: skip
     config["model"] |= {"size": args.size}
     if args.layers:
-        config["model"]["n_layer" if recipe == "gpt2" else "num_hidden_layers"] = args.layers
+        layers, *_ = get_family(config["model"]["family"]).SIZE_FIELDS
+        config["model"][layers] = args.layers
     if config["objective"]["name"] == "clm":
         config["objective"] |= {"attention": "within"}
     config["train"] |= {"budget": f"{args.budget} FLOPs", "phases": [{"seq_len": length}]}
