@@ -137,12 +137,14 @@ def train(
     )
     run = Run(engine, plan, checkpoints, journal, validate, loader, sample, watch, saver)
     engine.network.train()
-    with StopRequest() as stop, closing(loader), saver:
+    peers = engine.peers
+    compiling = peers.compilations() if engine.unwrapped.compiled else nullcontext()
+    with StopRequest() as stop, closing(loader), saver, compiling:
         if 0 < progress.step != progress.validated and plan.due(plan.validate_every, progress.step):
             progress = _validate(run, progress, stop)  # the run was stopped during a validation
         window = LogInterval(progress, loader)
         pending: list[Pending] = []
-        peers, started = engine.peers, set[int]()  # phases
+        started = set[int]()  # phases
         while progress.step < plan.last_step and not run.is_over(progress):
             # The examples are a pure function of (seed, step).
             peers.doing(LOADING, progress.step + 1)

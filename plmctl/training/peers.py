@@ -33,6 +33,7 @@ from plmctl.run.launch import descendants, is_worker
 from plmctl.run.stop import ignore_launcher
 from plmctl.training.judge import (
     BEFORE_LOOP,
+    COMPILING,
     LOADING,
     PREPARING,
     REST,
@@ -182,6 +183,32 @@ class Peers:
         for item in items:
             self._doing = work, None
             yield item
+
+    @contextmanager
+    def compilations(self) -> Iterator[None]:
+        """Within the block each compilation is work of its own, also in the middle of a phase.
+
+        A new shape is compiled by the process that has it, perhaps alone, and may take minutes.
+        """
+        from torch._dynamo.callback import callback_handler
+
+        before = self._doing
+
+        def start(_: Any) -> None:
+            nonlocal before
+            before = self._doing
+            self.doing(COMPILING, before[1])
+
+        def end(_: Any) -> None:
+            self._doing = before
+
+        callback_handler.register_start_callback(start)
+        callback_handler.register_end_callback(end)
+        try:
+            yield
+        finally:
+            callback_handler.remove_start_callback(start)
+            callback_handler.remove_end_callback(end)
 
     # --- Watching ---
 

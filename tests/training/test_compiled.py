@@ -25,7 +25,9 @@ from plmctl.models import losses as projection
 from plmctl.models.fast import checkpoint_activations
 from plmctl.training.data import StepBatches, scoring_batches
 from plmctl.training.engine import Engine, compiles
+from plmctl.training.judge import COMPILING, COMPUTING
 from plmctl.training.loop import take_step
+from plmctl.training.peers import Peers
 from plmctl.training.plan import Phase, Plan, Slicing
 from tests.builders import cpu_engine
 from tests.processes import in_two_processes
@@ -263,7 +265,9 @@ torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 20_000  # so that a tiny graph i
 from pathlib import Path
 from plmctl.training.plan import Slicing
 from plmctl.training.data import StepBatches
+from plmctl.training.judge import COMPILING, COMPUTING
 from plmctl.training.loop import take_step
+from plmctl.training.peers import Peers
 from plmctl.corpus.store import TokenStore
 from tests.training.test_compiled import engine_of, projection, step_of
 projection._WORTH_IT = 0
@@ -319,3 +323,21 @@ def _varying(store: TokenStore, rank: int) -> None:
 def test_two_processes_compiled_for_any_shapes(store: TokenStore, tmp_path: Path) -> None:
     """As with a growing batch or a mixture, down to one row."""
     in_two_processes(partial(_varying, store), tmp_path)
+
+
+def test_a_compilation_is_work_of_its_own() -> None:
+    """Also that of a new shape in the middle of a phase, which may take minutes."""
+    peers, during = Peers(), []
+
+    def backend(graph: Any, _: Any) -> Any:
+        during.append(peers._doing)
+        return graph.forward
+
+    double = torch.compile(lambda x: 2 * x, backend=backend, dynamic=False)
+    with peers.compilations():
+        for size in (3, 3, 4):
+            peers.doing(COMPUTING, 7)
+            double(torch.ones(size))
+            assert peers._doing == (COMPUTING, 7)
+    double(torch.ones(5))  # nobody watches
+    assert during == [(COMPILING, 7), (COMPILING, 7), (COMPUTING, 7)]
