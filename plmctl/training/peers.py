@@ -190,7 +190,7 @@ class Peers:
 
         A new shape is compiled by the process that has it, perhaps alone, and may take minutes.
         """
-        from torch._dynamo.callback import callback_handler
+        from plmctl.models.fast import told_of_compilations
 
         before = self._doing
 
@@ -202,13 +202,8 @@ class Peers:
         def end(_: Any) -> None:
             self._doing = before
 
-        callback_handler.register_start_callback(start)
-        callback_handler.register_end_callback(end)
-        try:
+        with told_of_compilations(start, end):
             yield
-        finally:
-            callback_handler.remove_start_callback(start)
-            callback_handler.remove_end_callback(end)
 
     # --- Watching ---
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plmctl.errors import ConfigError
 from plmctl.versions import installed_version, tested_versions
@@ -124,6 +124,22 @@ def set_up_compiler(shapes: int, *, varying: bool) -> None:
 
     torch._dynamo.config.recompile_limit = max(shapes, torch._dynamo.config.recompile_limit)
     torch._dynamo.config.optimize_ddp = not varying
+
+
+@contextmanager
+def told_of_compilations(
+    start: Callable[[Any], None], end: Callable[[Any], None]
+) -> Iterator[None]:
+    """Within the block PyTorch calls these before and after it compiles, with what it compiles."""
+    from torch._dynamo.callback import callback_handler
+
+    callback_handler.register_start_callback(start)
+    callback_handler.register_end_callback(end)
+    try:
+        yield
+    finally:
+        callback_handler.remove_start_callback(start)
+        callback_handler.remove_end_callback(end)
 
 
 def no_checkpointing(network: str) -> ConfigError:
