@@ -186,7 +186,7 @@ class Peers:
 
     @contextmanager
     def compilations(self) -> Iterator[None]:
-        """Within the block each compilation is work of its own, also in the middle of a phase.
+        """Within the block a compilation counts as one, also in the middle of a phase.
 
         A new shape is compiled by the process that has it, perhaps alone, and may take minutes.
         """

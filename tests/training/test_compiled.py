@@ -325,7 +325,7 @@ def test_two_processes_compiled_for_any_shapes(store: TokenStore, tmp_path: Path
     in_two_processes(partial(_varying, store), tmp_path)
 
 
-def test_a_compilation_is_work_of_its_own() -> None:
+def test_a_compilation_counts_as_one() -> None:
     """Also that of a new shape in the middle of a phase, which may take minutes."""
     peers, during = Peers(), []
 
