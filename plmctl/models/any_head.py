@@ -90,10 +90,10 @@ def _tried(model: Any) -> Ability:
             return bool((logits.reshape(wanted.shape) - wanted).abs().max() <= close)
 
         some = whole.flatten(0, 1)[picked]
-        at_positions = same(_attempt(lambda: _at_positions(model, inputs, picked)), some)
+        at_positions = same(_attempt(lambda: _at_positions(model, inputs, picked)[1]), some)
         layer = model.get_output_embeddings()
         in_pieces = type(layer) is nn.Linear and _nothing_after(model, inputs, layer)
-        on_states = in_pieces and same(_attempt(lambda: layer(_states(model, inputs))), whole)
+        on_states = in_pieces and same(_attempt(lambda: layer(_states(model, inputs)[0])), whole)
         padded = _attempt(lambda: model(**_with_padding(inputs)).logits[:, :_LENGTH])
         later = {**inputs, **_other_last(model, inputs)}
         moved = (model(**later).logits - whole)[:, :-1].abs().max()
@@ -257,35 +257,29 @@ def _output_layer(model: Any, given: list[Tensor], change: Change) -> Iterator[N
         handle.remove()
 
 
-def _at_positions(model: Any, inputs: dict[str, Any], positions: Tensor) -> Tensor:
+def _at_positions(model: Any, inputs: dict[str, Any], positions: Tensor) -> tuple[Tensor, Tensor]:
+    """The last hidden states [K, H] at some positions, and the head's logits [K, V] of them."""
     body = body_of(model)
     options, positions = options_at(body, positions, inputs)
+    seen: list[Tensor] = []
+
+    def picked(states: Tensor) -> Tensor:
+        seen.append(states.flatten(0, 1)[positions])
+        return seen[0][None]
+
     handle = body.register_forward_pre_hook(
         lambda _, arguments, named: (arguments, {**named, **options}), with_kwargs=True
     )
     try:
-        with _last_states(model, lambda states: states.flatten(0, 1)[positions][None]):
+        with _last_states(model, picked):
             logits: Tensor = model(**inputs).logits
     finally:
         handle.remove()
-    return logits[0]
+    return seen[0], logits[0]
 
 
-def _read_by_output(model: Any, inputs: dict[str, Any], positions: Tensor | None = None) -> Tensor:
-    """What the output layer reads: [B, L, H], or [K, H] at some positions.
-
-    The layer computes one position meanwhile: its logits are not used.
-    """
-    given: list[Tensor] = []
-    with _output_layer(model, given, lambda read: read[..., :1, :]):
-        if positions is None:
-            model(**inputs)
-            return given[0]
-        _at_positions(model, inputs, positions)
-    return given[0][0]
-
-
-def _states(model: Any, inputs: dict[str, Any]) -> Tensor:
+def _states(model: Any, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """The last hidden states [B, L, H], and the logits [B, L, V]."""
     seen: list[Tensor] = []
 
     def keep(states: Tensor) -> Tensor:
@@ -293,8 +287,8 @@ def _states(model: Any, inputs: dict[str, Any]) -> Tensor:
         return states
 
     with _last_states(model, keep):
-        model(**inputs)
-    return seen[0]
+        logits: Tensor = model(**inputs).logits
+    return seen[0], logits
 
 
 # --- What families and scoring call ---
@@ -311,16 +305,35 @@ def logits_at(
         project: See ``families.base.Project``; it is left out where more than the output layer
             stands between its input and the logits, which are then computed as a whole.
     """
-    can = ability(model)
-    if positions is not None and not can.at_positions:
-        whole: Tensor = model(**inputs).logits
-        return whole.flatten(0, 1)[positions]
-    if can.in_pieces:
-        read = _read_by_output(model, inputs, positions)
-        return project(read, model.get_output_embeddings())
-    if positions is None:
+    if positions is not None:
+        return states_and_logits_at(model, inputs, positions, project)[1]
+    if not ability(model).in_pieces:
         return model(**inputs).logits
-    return _at_positions(model, inputs, positions)
+    given: list[Tensor] = []
+    with _output_layer(model, given, _one_position):
+        model(**inputs)
+    return project(given[0], model.get_output_embeddings())
+
+
+def states_and_logits_at(
+    model: Any, inputs: dict[str, Any], positions: Tensor, project: Callable[..., Any]
+) -> tuple[Tensor, Any]:
+    """The last hidden states [K, H] at some positions, and ``logits_at`` them."""
+    can = ability(model)
+    given: list[Tensor] = []
+    if not can.at_positions:
+        states, whole = _states(model, inputs)
+        return states.flatten(0, 1)[positions], whole.flatten(0, 1)[positions]
+    if not can.in_pieces:
+        return _at_positions(model, inputs, positions)
+    with _output_layer(model, given, _one_position):
+        states_KH, _ = _at_positions(model, inputs, positions)
+    return states_KH, project(given[0][0], model.get_output_embeddings())
+
+
+def _one_position(read: Tensor) -> Tensor:
+    """For an output layer whose logits are not used: it computes one position."""
+    return read[..., :1, :]
 
 
 def head_of(model: Any) -> Callable[[Tensor], Tensor]:

@@ -8,7 +8,7 @@ section has what the objectives and ``Network`` call; then come the loss without
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -250,6 +250,89 @@ def _loss_in_place(
     d_logits_RW.mul_(factor_R1 * (1 + 2 * z_loss * log_z_R1) if z_loss else factor_R1)
     d_logits_RW.scatter_add_(-1, targets_R1, -has_target_R1)
     return torch.stack([entropy, penalty]), d_logits_RW
+
+
+# --- Distillation: a teacher's logits exist for some rows at a time ---
+
+
+def distilled_sums(
+    student_NV: Tensor,
+    teacher_rows: Callable[[slice], Tensor],
+    targets_N: Tensor,
+    compared_N: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Sums in float32: cross-entropy of the targets, and KL(teacher || student) of compared rows.
+
+    In the divergence both are softened by the temperature, whose square does not multiply it here.
+    Besides the student's logits one tensor of their size is kept, the gradient.
+
+    Args:
+        student_NV: Logits.
+        teacher_rows: Gives the teacher's logits [R, V] of a slice of the rows; it has no gradient.
+        targets_N: Classes, or IGNORE.
+        compared_N: Whether the divergence includes a row.
+    """
+    apply: Any = _DistilledLosses.apply
+    sums: tuple[Tensor, Tensor] = apply(
+        student_NV, teacher_rows, targets_N, compared_N, temperature
+    )
+    return sums
+
+
+class _DistilledLosses(torch.autograd.Function):
+    """The divergence's gradient is computed with it, while the teacher's logits are there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        student_NV: Tensor,
+        teacher_rows: Callable[[slice], Tensor],
+        targets_N: Tensor,
+        compared_N: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        entropy, divergence = student_NV.new_zeros(2, dtype=torch.float32).unbind()
+        log_z_N1 = torch.empty_like(student_NV[:, :1], dtype=torch.float32)
+        d_student_NV = None
+        if ctx.needs_input_grad[0]:
+            d_student_NV = torch.empty_like(student_NV, dtype=torch.float32)
+        targets_N1 = targets_N[:, None]
+        # Rows are zeroed, not selected: counting them would wait for the GPU.
+        has_target_N1, compared_N1 = (targets_N1 != IGNORE).float(), compared_N[:, None].float()
+        for some in _row_slices(student_NV):
+            student_RV = student_NV[some].float()
+            log_z_N1[some] = student_RV.logsumexp(-1, keepdim=True)
+            target_R1 = student_RV.gather(-1, targets_N1[some].clamp_min(0))
+            entropy = entropy + ((log_z_N1[some] - target_R1) * has_target_N1[some]).sum()
+            log_s_RV, log_t_RV = student_RV / temperature, teacher_rows(some) / temperature
+            log_s_RV.sub_(log_s_RV.logsumexp(-1, keepdim=True))
+            log_t_RV.sub_(log_t_RV.logsumexp(-1, keepdim=True))
+            share_RV = log_t_RV.exp()
+            nats_R1 = log_t_RV.sub_(log_s_RV).mul_(share_RV).sum(-1, keepdim=True)
+            divergence = divergence + (nats_R1 * compared_N1[some]).sum()
+            if d_student_NV is not None:
+                factor_R1 = compared_N1[some] / temperature
+                torch.mul(log_s_RV.exp_().sub_(share_RV), factor_R1, out=d_student_NV[some])
+        ctx.save_for_backward(student_NV, log_z_N1, targets_N1, has_target_N1, d_student_NV)
+        return entropy, divergence
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_entropy: Tensor, of_divergence: Tensor) -> tuple[Tensor | None, ...]:
+        student_NV, log_z_N1, targets_N1, has_target_N1, d_student_NV = ctx.saved_tensors
+        for some in _row_slices(student_NV):
+            factor_R1 = has_target_N1[some] * of_entropy
+            d_entropy_RV = (student_NV[some].float() - log_z_N1[some]).exp_().mul_(factor_R1)
+            d_entropy_RV.scatter_add_(-1, targets_N1[some].clamp_min(0), -factor_R1)
+            d_student_NV[some].mul_(of_divergence).add_(d_entropy_RV)
+        return d_student_NV.to(student_NV.dtype), None, None, None, None
+
+
+def _row_slices(logits_NV: Tensor) -> Iterator[slice]:
+    """Rows that are computed together: as many as ``_losses_and_gradients`` takes."""
+    rows = _FEWEST_ROWS if logits_NV.device.type == "cpu" else _FEWEST_ON_A_GPU
+    return (slice(first, first + rows) for first in range(0, len(logits_NV), rows))
 
 
 # --- T5's penalty on the softmax's normalizer ---

@@ -2,16 +2,18 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState, is_initialized
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
+from plmctl.models.any_head import states_and_logits_at
 from plmctl.models.load import load_network
+from plmctl.models.losses import Projection
 
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LAYER = re.compile(r"(?<=\.layer\.)\d+(?=\.)")
@@ -31,27 +33,53 @@ def load_teacher(folder: str, device: torch.device) -> PreTrainedModel:
     return teacher
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What a teacher says of a batch.
+
+    Attributes:
+        states: [N, H] last hidden states, in float32.
+        logits: [N, V], or the ``Projection`` that computes them: some rows at a time, since all of
+            them would be as large as the student's.
+        dtype: Of the products, where it is not that of the weights.
+    """
+
+    states: Tensor
+    logits: Tensor | Projection
+    dtype: torch.dtype | None
+
+    @torch.no_grad()
+    def rows(self, some: slice) -> Tensor:
+        """The logits [R, V] of some rows, in float32."""
+        if isinstance(self.logits, Tensor):
+            return self.logits[some].float()
+        hidden, layer = self.logits.hidden[some], self.logits.layer
+        with _computing_in(self.dtype, hidden.device):
+            logits: Tensor = layer(hidden)
+        return logits.float()
+
+
 @torch.no_grad()
-def teach(
-    folder: str, input_ids: Tensor, attention_mask: Tensor, positions: Tensor
-) -> tuple[Tensor, Tensor]:
-    """A teacher's logits and hidden states at some positions.
+def teach(folder: str, input_ids: Tensor, attention_mask: Tensor, positions: Tensor) -> Lesson:
+    """What a teacher says at some positions.
 
     Args:
+        folder: A folder or Hub id.
         input_ids: [B, L], one segment.
         attention_mask: [B, L], 0 at padding.
         positions: [N] of the flattened batch.
-
-    Returns:
-        Logits [N, V] and last hidden states [N, H], in float32.
     """
-    teacher: Any = load_teacher(folder, input_ids.device)
+    teacher = load_teacher(folder, input_ids.device)
     # The student computes in this precision too, inside Accelerate's wrapper.
     dtype = _PRECISION.get(AcceleratorState().mixed_precision) if is_initialized() else None
-    with nullcontext() if dtype is None else torch.autocast(input_ids.device.type, dtype=dtype):
-        output = teacher(input_ids, attention_mask=attention_mask, output_hidden_states=True)
-    logits, hidden = output.logits, output.hidden_states[-1]
-    return logits.flatten(0, 1)[positions].float(), hidden.flatten(0, 1)[positions].float()
+    inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+    with _computing_in(dtype, input_ids.device):
+        states, logits = states_and_logits_at(teacher, inputs, positions, Projection)
+    return Lesson(states.float(), logits, dtype)
+
+
+def _computing_in(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[None]:
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
 def alternate(teacher: int, student: int) -> list[int]:

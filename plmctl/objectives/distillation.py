@@ -191,30 +191,24 @@ class TaughtRows(MaskedRows[Config]):
         return self._sums(network(**batch.inputs), batch)
 
     def _sums(self, outputs: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        from torch.nn.functional import cosine_similarity, kl_div, log_softmax
+        from torch.nn.functional import cosine_similarity
 
-        from plmctl.models.losses import cross_entropy_sums
+        from plmctl.models.losses import distilled_sums
         from plmctl.models.teacher import teach
 
         inputs, config, targets = batch.inputs, self.config, batch.targets
-        logits_NV, hidden_NH = teach(
+        lesson = teach(
             config.teacher, inputs["input_ids"], inputs["attention_mask"], inputs["positions"]
         )
-        student_NV, student_NH = outputs["mlm"].float(), outputs["hidden"].float()
-        mlm = cross_entropy_sums(outputs, {"mlm": targets["mlm"]})["mlm"]
-        # Rows are zeroed, not selected: counting them would wait for the GPU.
-        kl_NV = kl_div(
-            log_softmax(student_NV / config.temperature, dim=-1),
-            log_softmax(logits_NV / config.temperature, dim=-1),
-            log_target=True,
-            reduction="none",
+        compared = targets["kl"] != IGNORE
+        mlm, kl = distilled_sums(
+            outputs["mlm"], lesson.rows, targets["mlm"], compared, config.temperature
         )
-        kl = kl_NV.sum(-1).where(targets["kl"] != IGNORE, 0).sum()
-        sums = {"mlm": mlm, "kl": kl}
-        if config.cosine_weight:
-            distance_N = 1 - cosine_similarity(student_NH, hidden_NH, dim=-1)
-            return sums | {"cosine": distance_N.where(targets["cosine"] != IGNORE, 0).sum()}
-        return sums | {"cosine": 0 * kl}
+        if not config.cosine_weight:
+            return {"mlm": mlm, "kl": kl, "cosine": 0 * kl}
+        distance_N = 1 - cosine_similarity(outputs["hidden"].float(), lesson.states, dim=-1)
+        cosine = distance_N.where(targets["cosine"] != IGNORE, 0).sum()
+        return {"mlm": mlm, "kl": kl, "cosine": cosine}
 
     def score(self, network: Network, batch: Batch) -> dict[str, Tensor]:
         """The losses, and the number of masked tokens that are predicted correctly."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -20,6 +20,7 @@ from plmctl.models.losses import (
     Projection,
     cross_entropy_and_z,
     cross_entropy_sums,
+    distilled_sums,
     sums_with_penalty,
 )
 from plmctl.models.network import Network
@@ -97,6 +98,41 @@ def test_a_second_backward_is_refused() -> None:
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="inplace operation"):
         loss.backward()
+
+
+@pytest.mark.usefixtures("in_pieces")
+@pytest.mark.parametrize("rows", [1, 7, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_divergence_and_its_gradient_are_pytorchs(rows: int, dtype: torch.dtype) -> None:
+    """Both terms, each with a factor of its own, as the step divides each by its own count."""
+    torch.manual_seed(rows)
+    student, teacher = (4 * torch.randn(rows, CLASSES) for _ in range(2))
+    student = student.to(dtype).requires_grad_()
+    targets = torch.randint(CLASSES, (rows,))
+    targets[::4] = IGNORE
+    compared = torch.arange(rows) % 3 != 1
+    seen: list[int] = []
+
+    def some_rows(some: slice) -> Tensor:
+        seen.append(len(teacher[some]))
+        return teacher[some]
+
+    ours = distilled_sums(student, some_rows, targets, compared, 2.0)
+    expected = (
+        cross_entropy(student.float(), targets, ignore_index=IGNORE, reduction="sum"),
+        kl_div(
+            (student.float()[compared] / 2).log_softmax(-1),
+            (teacher[compared] / 2).softmax(-1),
+            reduction="sum",
+        ),
+    )
+    assert max(seen) <= 7
+    assert sum(seen) == rows
+    gradients = []
+    for entropy, divergence in (ours, expected):
+        gradients += torch.autograd.grad(0.3 * entropy + 7 * divergence, student)
+    torch.testing.assert_close(torch.stack(ours), torch.stack(expected))
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.usefixtures("in_pieces", "width")
