@@ -482,6 +482,10 @@ class ComputeConfig(Model):
     compile: bool | Literal["auto"] = "auto"
     """Train the network with `torch.compile`; auto: in pretraining on a CUDA device (V100 or
     newer), except for ELMo."""
+    gather: Literal["fp32", "bf16"] = "fp32"
+    """In which precision processes get each other's weights, with `launch.strategy: fsdp`. bf16:
+    half the traffic, with `precision: bf16`; its products are the same, but embeddings and norms
+    are rounded too. Gradients are summed in float32 in both."""
     checkpoint_activations: bool = False
     """Activation checkpointing: recompute each layer in the backward pass instead of storing its
     activations. A step takes about a third longer, and most of the memory of activations is free.

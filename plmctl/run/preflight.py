@@ -307,9 +307,15 @@ def _check_sharded(config: RunConfig, family: Family) -> None:
 
     Raises:
         ConfigError: The family has no layers to shard; Muon, or the gradient scaler of fp16; texts
-            that are written, with an old PyTorch.
+            that are written, with an old PyTorch; gathering in bf16 without them.
     """
-    if config.launch.strategy != "fsdp":
+    sharded, compute = config.launch.strategy == "fsdp", config.compute
+    if compute.gather == "bf16" and not (sharded and compute.precision == "bf16"):
+        raise ConfigError(
+            "compute.gather: bf16 is for launch.strategy=fsdp and compute.precision=bf16",
+            "set both, or leave it out",
+        )
+    if not sharded:
         return
     from plmctl.training.distributed import forgets_forwards
 
@@ -327,7 +333,7 @@ def _check_sharded(config: RunConfig, family: Family) -> None:
             "whole matrices",
             "use another optimizer, or ddp",
         )
-    if config.compute.precision == "fp16":
+    if compute.precision == "fp16":
         raise ConfigError(
             "launch.strategy: fsdp is not supported in fp16", "use bf16 or fp32, or ddp"
         )

@@ -64,7 +64,7 @@ def summed_facts(
 # --- Sharded weights ---
 
 
-def shard(network: Network, device: torch.device, processes: int) -> None:
+def shard(network: Network, device: torch.device, processes: int, gather: torch.dtype) -> None:
     """Shard every weight in place; names stay.
 
     Embeddings and heads, tied ones included, are one unit, which is whole from the first layer's
@@ -73,9 +73,10 @@ def shard(network: Network, device: torch.device, processes: int) -> None:
 
     Args:
         network: The same weights in every process.
+        gather: What the weights of a unit are, while it has them whole.
     """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     for module in network.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -83,12 +84,15 @@ def shard(network: Network, device: torch.device, processes: int) -> None:
                 vector = nn.Parameter(parameter.detach()[None], parameter.requires_grad)
                 module.register_parameter(name, vector)
     mesh = init_device_mesh(device.type, (processes,))
+    policy = MixedPrecisionPolicy(
+        param_dtype=gather, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
     for stack in layer_stacks(network.model).values():
         layers = list(stack) if len(stack) > 1 else []
-        units = [fully_shard(layer, mesh=mesh) for layer in layers]
+        units = [fully_shard(layer, mesh=mesh, mp_policy=policy) for layer in layers]
         for unit, after in pairwise(units):
             unit.set_modules_to_forward_prefetch([after])
-    fully_shard(network, mesh=mesh)
+    fully_shard(network, mesh=mesh, mp_policy=policy)
 
 
 def forgets_forwards() -> bool:

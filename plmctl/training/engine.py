@@ -333,7 +333,8 @@ def make_engine(
     if compute.checkpoint_activations:
         checkpoint_activations(network.model)
     if sharded:  # a unit at a time, so that no device ever has all weights
-        shard(network, accelerator.device, accelerator.num_processes)
+        gather = torch.bfloat16 if compute.gather == "bf16" else torch.float32
+        shard(network, accelerator.device, accelerator.num_processes, gather)
     else:
         network.to(accelerator.device)
     if compiled:

@@ -76,6 +76,8 @@ def test_what_cannot_be_cut_up_is_refused(
         result = cli(*command, "run=not-cut", "launch.strategy=fsdp", *arguments)
         refused(result, 2, "launch.strategy: fsdp is not supported", reason, "ddp")
         assert not Path("not-cut").exists()
+    result = cli("pretrain", "bert.yaml", "run=not-cut", "compute.gather=bf16")
+    refused(result, 2, "compute.gather: bf16 is for launch.strategy=fsdp")
 
 
 def finetuning(pretrained: dict[str, Path], name: str = "parts") -> list[str]:

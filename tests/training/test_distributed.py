@@ -131,6 +131,33 @@ def test_updates_and_checkpoints_are_those_of_whole_weights(
     in_two_processes(partial(_as_whole, tmp_path, store, objective, optimizer, compute), tmp_path)
 
 
+def _rounded(store: TokenStore, rank: int) -> None:
+    (phase,) = plan_of("mlm+nsp", store, rank).phases
+    batches = StepBatches(phase.examples, phase.slicing, 7)
+    build = partial(engine_of, optimizer="adamw", strategy="fsdp", precision="bf16")
+    whole, rounded = (build(network_of("mlm+nsp"), gather=name) for name in ("fp32", "bf16"))
+    for number in range(3):
+        a, b = (
+            take_step(engine, phase.examples, batches[number], 1.0, number)
+            for engine in (whole, rounded)
+        )
+        assert a.losses == pytest.approx(b.losses, rel=2e-3)
+        assert a.losses != b.losses
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=2e-2)
+    with gathered_weights(rounded.network):
+        assert {p.dtype for p in rounded.network.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in rounded.network.parameters()} == {torch.float32}
+    assert all(
+        p.grad is None or p.grad.dtype == torch.float32 for p in rounded.network.parameters()
+    )
+
+
+def test_gathering_in_bf16_rounds_and_sums_gradients_in_float32(
+    store: TokenStore, tmp_path: Path
+) -> None:
+    in_two_processes(partial(_rounded, store), tmp_path)
+
+
 def _two_networks(objective: str, fields: dict, rank: int) -> None:
     store = TokenStore.from_lists(random_documents(40), vocab_size=120)
     vocab = Vocab(size=120, pad=0, unk=1, cls=2, sep=3, mask=4)
