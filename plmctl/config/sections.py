@@ -479,9 +479,10 @@ class ComputeConfig(Model):
     (T4, V100, RTX 20) fp16, but not for T5, ELMo and fsdp; otherwise fp32. tf32: fp32, but NVIDIA
     GPUs since RTX 30 and A100 round the factors of products to 10 bits. A resumed run keeps the
     precision of its checkpoints. Weights and losses are float32 in each."""
-    compile: bool | Literal["auto"] = "auto"
+    compile: bool | Literal["auto", "layers"] = "auto"
     """Train the network with `torch.compile`; auto: in pretraining on a CUDA device (V100 or
-    newer), except for ELMo."""
+    newer), except for ELMo. layers: each layer by itself; layers of one kind are compiled once,
+    so that a short training waits less for its first step."""
     gather: Literal["fp32", "bf16"] = "fp32"
     """In which precision processes get each other's weights, with `launch.strategy: fsdp`. bf16:
     half the traffic, with `precision: bf16`; its products are the same, but embeddings and norms

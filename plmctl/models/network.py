@@ -57,10 +57,9 @@ class Network(nn.Module):
         self._compiled = torch.compile(self._run, **options)
 
     def compile_layers(self, layers: Iterable[nn.Module], **options: Any) -> None:
-        """Compile layers that have their weights only while they are called (FSDP).
+        """Compile each layer by itself; what is between them is not compiled.
 
-        Each layer is compiled by itself, inside the hooks that gather its weights; what is between
-        the layers is not compiled.
+        With FSDP that is inside the hooks that gather a layer's weights.
         """
         for layer in layers:
             layer.forward = _while_training(layer, **options)

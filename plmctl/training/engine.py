@@ -338,7 +338,8 @@ def make_engine(
     else:
         network.to(accelerator.device)
     if compiled:
-        compile_network(network, varying=varying, sharded=sharded)
+        by_layer = sharded or compute.compile == "layers"
+        compile_network(network, varying=varying, by_layer=by_layer)
     optimizer = make_optimizer(optim, network, fused=device == "cuda")
     prepared = accelerator.prepare_model(network, evaluation_mode=sharded)  # then no DDP
     average = None if averaging is None else Average(network.model, averaging)
@@ -404,22 +405,23 @@ def compiles(
     if compute.compile == "auto":
         old = torch.cuda.is_available() and torch.cuda.get_device_capability() < _OLDEST_COMPILED
         return device == "cuda" and by_default and not sharded and not old
-    return compute.compile
+    return bool(compute.compile)
 
 
 _OLDEST_COMPILED = (7, 0)  # compute capability; PyTorch refuses to compile for older ones
 
 
-def compile_network(network: Network, *, varying: bool, sharded: bool = False) -> None:
+def compile_network(network: Network, *, varying: bool, by_layer: bool = False) -> None:
     """Compile a network, in place, at its first forward: a minute or two for a base size.
 
     Args:
         network: Its weights and their names stay.
         varying: Shapes change from step to step: one kernel for all sizes. Otherwise one per
             shape, which is faster.
+        by_layer: Each layer by itself, which compiles sooner; what is between them is not compiled.
     """
     set_up_compiler(_SHAPES, varying=varying)
-    if sharded:
+    if by_layer:
         stacks = layer_stacks(network.model).values()
         network.compile_layers((layer for stack in stacks for layer in stack), dynamic=varying)
     else:

@@ -52,11 +52,18 @@ def test_a_family_goes_through_all_commands(name: str, pretrained: dict[str, Pat
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 OF_ANY = {
-    "xlm-roberta": SMALL | {"intermediate_size": 64, "max_position_embeddings": 64},
+    "xlm-roberta": SMALL
+    | {"intermediate_size": 64, "max_position_embeddings": 64}
+    | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
     "gemma2": SMALL | {"intermediate_size": 64, "num_key_value_heads": 2, "head_dim": 8},
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
     "mbart": {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64}
-    | {"decoder_ffn_dim": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    | {
+        "decoder_ffn_dim": 64,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "dropout": 0.0,
+    },
 }
 
 

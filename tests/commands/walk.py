@@ -8,12 +8,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from plmctl.commands.try_model import Question, TriedModel
 from plmctl.corpus.labelled import read_rows
 from plmctl.families.base import Family, get_family, make_family
 from plmctl.objectives.base import get_objective, make_objective
 from plmctl.tasks.base import get_task
 from plmctl.tokenization.load import open_tokenizer
+from tests.commands.conftest import run_in
 from tests.conftest import run_main
 
 TEXT = "Anna sees Bela at the garden on day 3."
@@ -91,6 +94,8 @@ def walk(
     done("prepare", *pretraining)
     done("pretrain", *pretraining)
     check_samples(family, objective, Path(folder, "pretrained"))
+    still = [f"model.{key}=0" for key in family.DROPOUT if key in family.Config.model_fields]
+    check_processes(family, "pretrain", *pretraining, *still, folder=folder)
     done("export", f"{folder}/pretrained", f"{folder}/early", "--step", "1")
     measure = {"name": "bits_per_byte", "data": ["text.txt"], "held_out": "10%"}
     measure |= {"max_bytes": 500, "max_document_bytes": 200}
@@ -162,6 +167,28 @@ def check_samples(family: type[Family], objective: str | None, run: Path) -> Non
     assert (run / "eval" / "samples.json").is_file() == wanted
 
 
+def check_processes(family: type[Family], *command: str, folder: str) -> None:
+    """The losses of one process are those of two, and of four that each have a part of the weights.
+
+    Args:
+        command: A training without dropout; its optimizer is replaced by one that shards.
+    """
+    losses, last = [], "fsdp" if family.FSDP else "ddp"
+    for count, strategy in ((1, "ddp"), (2, "ddp"), (4, last)):
+        run = f"{folder}/of-{count}"
+        optimizer = "optim={name: adamw, lr: 0.001}"
+        arguments = (*command, optimizer, f"run={run}", f"launch.strategy={strategy}")
+        if count == 1:
+            done(*arguments)
+        else:
+            run_in(count, Path(folder), *arguments)
+        lines = Path(run, "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        losses.append([one["loss"] for line in lines if "loss" in (one := json.loads(line))])
+    assert len(losses[0]) > 1
+    for other in losses[1:]:
+        assert other == pytest.approx(losses[0], rel=2e-5), losses
+
+
 def check_answers(family: type[Family], run: str) -> None:
     """`predict` and `generate` answer, or refuse in one line."""
     mask = getattr(open_tokenizer(f"{run}/model"), "mask_token", None)
@@ -214,6 +241,13 @@ def walk_task(task: dict[str, Any], model: str, rows: str) -> None:
     config = f"{folder}/own.yaml"
     write(config, finetuning(f"{folder}/finetuned", model, task, rows))
     done("finetune", config)
+    own = get_task(folder).Config.model_fields
+    still = [
+        *(f"task.{key}=0" for key in own if "dropout" in key),
+        "train.dropout=0",
+        "log.every=1",
+    ]
+    check_processes(get_family("bert"), "finetune", config, *still, folder=folder)
     measure_and_predict(folder, rows)
     generating = ("generate", f"{folder}/finetuned", "--prompt", TEXT, "--max-new-tokens", "3")
     if get_task(folder).WRITES:

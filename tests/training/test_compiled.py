@@ -87,6 +87,27 @@ def test_few_compilations_whole_graphs_and_the_same_losses(case: str, store: Tok
     assert compiled == pytest.approx(plain, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "case", ["gpt2", *(pytest.param(c, marks=pytest.mark.slow) for c in ("bert", "albert", "t5"))]
+)
+def test_layers_by_themselves(
+    case: str, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers of one kind share what is compiled, whatever their number."""
+    counter = CompileCounterWithBackend("eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    family, objective, fields, _ = CASES.get(case) or DROPPED[case]
+    network = network_of(family, objective, fields)
+    engine = cpu_engine(network, compile="layers", varying=True)
+    assert network.compiled
+    compiled = steps_of(case, engine, store, 3)
+    assert counters["graph_break"] == {}
+    assert counter.frame_count <= (4 if case == "t5" else 2)  # of T5's four kinds of layers
+    torch._dynamo.reset()
+    plain = steps_of(case, engine_of(case), store, 3, width=None)
+    assert compiled == pytest.approx(plain, rel=1e-5)
+
+
 MORE = ("albert", "spanbert", "distilbert", "gpt1", "t5")
 
 

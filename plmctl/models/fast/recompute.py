@@ -50,7 +50,10 @@ def recompute_layers(model: PreTrainedModel) -> bool:
         Whether it has layers for which this is supported.
     """
     if model.supports_gradient_checkpointing:
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        # Before 5.24 transformers had only the other name, which it warns of since.
+        name = "activation_checkpointing_enable"
+        enable = getattr(model, name, None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
         _clear_other_flags(model)
         return True
     layers = [module for module in model.modules() if type(module) in _RECOMPUTED]
