@@ -50,7 +50,7 @@ def recompute_layers(model: PreTrainedModel) -> bool:
         Whether it has layers for which this is supported.
     """
     if model.supports_gradient_checkpointing:
-        # Before 5.24 transformers had only the other name, which it warns of since.
+        # Older versions have only the other name, of which 5.24 warns.
         name = "activation_checkpointing_enable"
         enable = getattr(model, name, None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
