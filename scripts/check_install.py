@@ -2,7 +2,7 @@
 
     python scripts/check_install.py release           build, new environment, licences, a run
     python scripts/check_install.py ranges            do all ranges have versions, for each Python?
-    python scripts/check_install.py versions lowest   the lowest that pyproject.toml allows, and tests
+    python scripts/check_install.py versions lowest   the lowest versions of all ranges, tests
     python scripts/check_install.py versions newest   the newest ones, and tests with them
     python scripts/check_install.py use PYTHON        only the commands, with an interpreter
 
