@@ -239,6 +239,8 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     make = partial(
         task.make, tokenizer=prepared.tokenizer, labels=labels, max_length=config.train.max_length
     )
+    for line in task.warnings(prepared.family):
+        say(line)
     _report_unknown(prepared, {"the training rows": split.train, **split.valid})
     train = make(split.train, use="train")
     valid = {name: make(rows, use="score") for name, rows in split.valid.items()}

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
+    from plmctl.families.base import Family
     from plmctl.models.batch import Batch
     from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
@@ -83,6 +84,15 @@ class WordTask(Task[W]):
     def text_columns(self) -> tuple[str, ...]:
         """The column of the words."""
         return (self.config.tokens,)
+
+    def warnings(self, family: Family) -> Iterator[str]:
+        """A decoder has not seen the rest of a word at its first piece."""
+        decoder = "lm" in family.HEADS and not family.ENCODER_DECODER
+        if decoder and self.config.piece == "first":
+            yield (
+                "task.piece: first, but this network reads from left to right: at a word's first "
+                "piece it has not seen the rest; task.piece=last labels words when it has"
+            )
 
     def texts_of(self, row: Row) -> list[str]:
         """The words in one text."""

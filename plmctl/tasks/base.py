@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Labels, Row
+    from plmctl.families.base import Family
     from plmctl.models.batch import Batch
     from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
@@ -155,6 +156,10 @@ class Task(ABC, Generic[C]):
     def texts_of(self, row: Row) -> list[str]:
         """The texts of a row, as ``values_of`` reads them."""
         return [str(row.cell(column)) for column in self.text_columns()]
+
+    def warnings(self, family: Family) -> Iterator[str]:
+        """What a user should know of this task with a network of a family."""
+        yield from ()
 
     def right_answer(self, row: Row) -> str:
         """The right answer of a labelled row, as a user reads it."""

@@ -13,6 +13,7 @@ from plmctl.arrays import IGNORE
 from plmctl.corpus.labelled import Row
 from plmctl.errors import ConfigError, DataError
 from plmctl.evaluation.scoring import answers
+from plmctl.families.base import get_family
 from plmctl.models.network import Network
 from plmctl.tasks import tagging
 from plmctl.tasks._word_labels import sentence_examples, sentence_windows
@@ -40,6 +41,17 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
     BertTokenizer(vocab={token: n for n, token in enumerate(VOCAB)}).save_pretrained(folder)
     BertForMaskedLM(small(BertConfig)).save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "piece", "said"),
+    [("gpt2", "first", True), ("llama", "first", True), ("gpt2", "last", False)]
+    + [(name, "first", False) for name in ("bert", "t5", "elmo")],
+)
+def test_a_decoder_is_told_of_first_pieces(family: str, piece: Any, said: bool) -> None:
+    task = tagging.Tagging(tagging.Config(piece=piece))
+    lines = list(task.warnings(get_family(family)))
+    assert [("task.piece=last" in line) for line in lines] == [True] * said
 
 
 def small(kind: Any, **fields: Any) -> Any:
