@@ -299,7 +299,8 @@ def make_plan(config: FinetuneConfig, examples: Examples, accelerator: Accelerat
     rows = -(-batch // accelerator.num_processes)
     device, length = accelerator.device.type, config.train.max_length
     micro = auto_micro_batch(config.train.micro_batch_size, rows, length, device)
-    slicing = Slicing(batch, micro, accelerator.process_index, accelerator.num_processes)
+    place = accelerator.process_index, accelerator.num_processes
+    slicing = Slicing(batch, micro, *place, unpadded=config.compute.attention == "unpadded")
     if config.train.group_by_length:
         slicing = replace(slicing, lengths=examples.lengths())
     total = math.ceil(config.train.epochs * len(examples) / batch)

@@ -486,7 +486,8 @@ def _within(train: TrainConfig, budget: Budget) -> TrainConfig:
 
 def measured(prepared: Prepared) -> dict[str, Any]:
     """Seconds of a step of each phase and of the run, from a few micro-batches here."""
-    from plmctl.run.pretraining import make_plan, shapes_vary, training_examples
+    from plmctl.run.preflight import shapes_vary
+    from plmctl.run.pretraining import make_plan, training_examples
     from plmctl.training.data import StepBatches
     from plmctl.training.engine import make_accelerator, make_engine
     from plmctl.training.loop import take_step

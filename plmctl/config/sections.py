@@ -479,10 +479,13 @@ class ComputeConfig(Model):
     (T4, V100, RTX 20) fp16, but not for T5, ELMo and fsdp; otherwise fp32. tf32: fp32, but NVIDIA
     GPUs since RTX 30 and A100 round the factors of products to 10 bits. A resumed run keeps the
     precision of its checkpoints. Weights and losses are float32 in each."""
-    compile: bool | Literal["auto", "layers"] = "auto"
+    compile: bool | Literal["auto", "layers", "reduce-overhead"] = "auto"
     """Train the network with `torch.compile`; auto: in pretraining on a CUDA device (V100 or
     newer), except for ELMo. layers: each layer by itself; layers of one kind are compiled once,
-    so that a short training waits less for its first step."""
+    so that a short training waits less for its first step. reduce-overhead: a CUDA device replays
+    the kernels of a step that it has recorded (PyTorch's mode of this name), for small networks
+    that are bound by the start of kernels; in pretraining, in one process, with batches of one
+    size. No GPU has measured it yet."""
     gather: Literal["fp32", "bf16"] = "fp32"
     """In which precision processes get each other's weights, with `launch.strategy: fsdp`. bf16:
     half the traffic, with `precision: bf16`; its products are the same, but embeddings and norms
@@ -491,8 +494,11 @@ class ComputeConfig(Model):
     """Activation checkpointing: recompute each layer in the backward pass instead of storing its
     activations. A step takes about a third longer, and most of the memory of activations is free.
     Not supported for ELMo."""
-    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
-    """The implementation of attention; auto: the one that transformers chooses."""
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2", "unpadded"] = "auto"
+    """The implementation of attention; auto: the one that transformers chooses. unpadded: layers
+    compute no padding, on a CUDA device in bf16 or fp16, with PyTorch 2.10 or newer; for BERT and
+    its like (RoBERTa, ALBERT, ELECTRA, DistilBERT) without dropout of attention. No GPU has
+    measured it yet. On a CPU padding is left out by itself."""
     deterministic: bool | Literal["auto"] = "auto"
     """On a CUDA device, use only kernels that give the same bits each time; slower, and a run whose
     network needs another kernel stops. auto: in `plmctl verify-resume` alone. On a CPU kernels

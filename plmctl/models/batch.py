@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from plmctl.arrays import IGNORE
+
+UNPADDED = ("unpadded_positions", "unpadded_starts")
+"""Inputs that the layers get and no forward does; see ``training.shapes.unpadded``."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,12 @@ class Batch:
     def counts(self) -> dict[str, int]:
         """Number of targets of each loss term: what its summed loss is divided by."""
         return {term: int((target != IGNORE).sum()) for term, target in self.targets.items()}
+
+    def listed(self) -> Iterator[Tensor]:
+        """The tensors of its lists, [K, ...]."""
+        for one in self.lists or ():
+            yield from (self.inputs[name] for name in (*one.positions, *one.inputs))
+            yield from (self.targets[term] for term in one.targets)
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device; the host does not wait for the copies."""

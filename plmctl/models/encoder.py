@@ -10,7 +10,14 @@ from torch import Tensor
 
 
 class PartialEncoder(metaclass=ABCMeta):
-    """An encoder's stack of layers that can compute fewer positions than all: ``models.fast``."""
+    """An encoder's stack of layers that can compute fewer positions than all: ``models.fast``.
+
+    Attributes:
+        unpadded: What is not padding in the batch at hand, and where its rows start; see
+            ``training.shapes.unpadded``. None: the stack finds out what it leaves out.
+    """
+
+    unpadded: tuple[Tensor, Tensor] | None = None
 
     @abstractmethod
     def at_positions(

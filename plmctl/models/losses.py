@@ -121,10 +121,9 @@ class Projection:
         """
         hidden_NH, layer = self.hidden.flatten(0, -2), self.layer
         apply: Any = _ProjectedLosses.apply
-        losses: tuple[Tensor, Tensor] = apply(
-            hidden_NH, layer.weight, layer.bias, targets.flatten(), z_loss
-        )
-        return losses
+        entropy, penalty = apply(hidden_NH, layer.weight, layer.bias, targets.flatten(), z_loss)
+        # PyTorch 2.11's compiler forgets that it has no gradient, and asks for it.
+        return entropy, penalty.detach()
 
     @property
     def is_large(self) -> bool:
@@ -210,8 +209,8 @@ def _losses_and_gradients(
     targets_N = targets_N.clamp_min(0)[:, None]
     fewest = _FEWEST_ROWS if hidden_NH.device.type == "cpu" else _FEWEST_ON_A_GPU
     rows = max(fewest, hidden_NH.shape[1])
-    for first in range(0, len(hidden_NH), rows):
-        some = slice(first, first + rows)
+    for number in range(-(-len(hidden_NH) // rows)):  # so it is compiled for any N of as many
+        some = slice(number * rows, (number + 1) * rows)
         low_RH = hidden_NH[some].to(dtype)
         logits_RW = linear(low_RH, low_WH, low_W).to(wide)
         if width > classes:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from plmctl.models.batch import Rows
+from plmctl.models.batch import UNPADDED, Rows
+from plmctl.models.encoder import PartialEncoder
 from plmctl.models.losses import Projection, cross_entropy_sums, sums_with_penalty
 
 Forward = Callable[..., dict[str, Tensor]]
@@ -32,6 +33,7 @@ class Network(nn.Module):
     The model keeps its own class and weights: what is saved is an ordinary transformers model.
 
     Attributes:
+        records: Whether a GPU replays the kernels that it has recorded, in the same memory.
         recurrent_state: The state of a recurrent network's rows between steps; empty for others.
     """
 
@@ -41,6 +43,7 @@ class Network(nn.Module):
         self._forward = forward
         self._compiled: Callable[..., dict[str, Tensor]] | None = None
         self._layers_compiled = False
+        self.records = False
         self.recurrent_state = RecurrentState()
 
     @property
@@ -48,12 +51,23 @@ class Network(nn.Module):
         """Whether it is compiled, or will be at the next forward that trains."""
         return self._compiled is not None or self._layers_compiled
 
-    def compile(self, **options: Any) -> None:
+    def compile(self, *, records: bool = False, **options: Any) -> None:
         """Compile what is between inputs and losses, for training.
 
         Wrappers, autocast, the state of rows and the seeds of draws stay outside, so that nothing
         in it changes from step to step but tensors. Module names stay as they are.
+
+        Args:
+            records: Let a GPU replay whole graphs of kernels (PyTorch's "reduce-overhead"). What a
+                replay has written the next one overwrites: the outputs are copied, and gradients
+                are added to tensors that are there before the first one, and stay.
         """
+        self.records = records
+        if records:
+            options["mode"] = "reduce-overhead"
+            for parameter in self.parameters():
+                if parameter.requires_grad:
+                    parameter.grad = torch.zeros_like(parameter)
         self._compiled = torch.compile(self._run, **options)
 
     def compile_layers(self, layers: Iterable[nn.Module], **options: Any) -> None:
@@ -88,9 +102,16 @@ class Network(nn.Module):
                 it back among its logits.
         """
         run = self._compiled if self._compiled is not None and self.training else self._run
+        if UNPADDED[0] in inputs:
+            with self._unpadded(inputs.pop(UNPADDED[0]), inputs.pop(UNPADDED[1])):
+                return self.forward(rows=rows, loss_on=loss_on, z_loss=z_loss, **inputs)
         if rows is not None and (state := self.recurrent_state.take(rows)) is not None:
             inputs["state"] = state
-        outputs = run(inputs, loss_on, z_loss)
+        if self.records and run is self._compiled:
+            torch.compiler.cudagraph_mark_step_begin()
+            outputs = {name: out.clone() for name, out in run(inputs, loss_on, z_loss).items()}
+        else:
+            outputs = run(inputs, loss_on, z_loss)
         after = outputs.pop("state", None)
         if rows is not None and after is not None:
             self.recurrent_state.put(rows, after)
@@ -111,6 +132,18 @@ class Network(nn.Module):
             return cross_entropy_sums(projections, targets) | state
         entropy, penalty = sums_with_penalty(projections["lm"], targets["lm"], z_loss)
         return {"lm": entropy, "z_loss": penalty}
+
+    @contextmanager
+    def _unpadded(self, positions: Tensor, starts: Tensor) -> Iterator[None]:
+        """Tell the layers what is not padding, outside of what is compiled."""
+        stacks = [module for module in self.modules() if isinstance(module, PartialEncoder)]
+        try:
+            for stack in stacks:
+                stack.unpadded = positions, starts
+            yield
+        finally:
+            for stack in stacks:
+                stack.unpadded = None
 
     @contextmanager
     def isolated(self) -> Iterator[None]:

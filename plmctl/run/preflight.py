@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from plmctl import registry
@@ -142,6 +143,8 @@ def check_network(config: PretrainConfig, vocab: Vocab) -> Outline:
     if config.model.init_from is not None:
         network = _config_of_folder(family, config.model.init_from, network.model_type)
     _check_sharded(config, family)
+    _check_recording(config, family)
+    _check_unpadded(config, network, None)
     _check_checkpointing(config.compute, family)
     if objective.BOTH_SIDES and config.compute.attention == "flash_attention_2":
         raise ConfigError(
@@ -339,6 +342,75 @@ def _check_sharded(config: RunConfig, family: Family) -> None:
         )
 
 
+def shapes_vary(config: PretrainConfig) -> bool:
+    """Whether the number of rows of a micro-batch changes from step to step."""
+    return bool(config.data.mixture) or config.train.batch_ramp is not None
+
+
+def _check_recording(config: RunConfig, family: Family) -> None:
+    """Refuse to record the kernels of steps that differ, or of several processes.
+
+    Raises:
+        ConfigError: With what compiles them.
+    """
+    if config.compute.compile != "reduce-overhead":
+        return
+    hint = "use compute.compile=true, or layers"
+    if launch.world_size(config.launch, config.compute.device) > 1:
+        raise ConfigError("compute.compile: reduce-overhead is for one process", hint)
+    if isinstance(config, FinetuneConfig):
+        why = "the rows of a finetuning have many lengths"
+    elif family.VARYING_SHAPES:
+        why = f"those of {family.TITLE} differ"
+    elif shapes_vary(config):
+        cause = "train.batch_ramp" if config.train.batch_ramp is not None else "data.mixture"
+        why = f"with {cause} they differ"
+    else:
+        return
+    raise ConfigError(
+        f"compute.compile: reduce-overhead needs batches of one size, and {why}", hint
+    )
+
+
+def _check_unpadded(config: RunConfig, network: PreTrainedConfig, dropout: float | None) -> None:
+    """Refuse to leave padding out where PyTorch's kernel for it cannot be used.
+
+    Args:
+        dropout: Of attention, in place of the network's; None: the network's.
+
+    Raises:
+        ConfigError: With the reason.
+    """
+    if config.compute.attention != "unpadded":
+        return
+    import torch
+
+    from plmctl.models.fast import has_unpadded_attention
+
+    compute, hint = config.compute, "use compute.attention=auto"
+    cuda = compute.device in ("auto", "cuda") and torch.cuda.is_available()
+    of_network = (getattr(network, name, 0.0) for name in _ATTENTION_DROPOUTS)
+    if not has_unpadded_attention(network):
+        why = f"is not for a network of the type {network.model_type}"
+    elif not cuda:
+        why, hint = "needs a CUDA device", f"{hint}, which leaves padding out on a CPU"
+    elif torch.cuda.get_device_capability() < (8, 0) or compute.precision in ("fp32", "tf32"):
+        why = "needs bf16 or fp16 on an NVIDIA GPU since RTX 30 or A100"
+    elif find_spec("torch.nn.attention.varlen") is None:
+        why = "needs PyTorch 2.10 or newer"
+    elif config.launch.strategy == "fsdp":
+        why = "is not for launch.strategy=fsdp"
+    elif any(of_network if dropout is None else (dropout,)):
+        why, own = "has no dropout of attention", isinstance(config, FinetuneConfig)
+        hint = f"{hint}, or set {'train.dropout' if own else 'that of model'} to 0"
+    else:
+        return
+    raise ConfigError(f"compute.attention: unpadded {why}", hint)
+
+
+_ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
+
+
 def _check_checkpointing(compute: ComputeConfig, family: Family) -> None:
     """Refuse to recompute the activations of a network that does not support it.
 
@@ -498,6 +570,8 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
     family = family_of(network)
     _check_checkpointing(config.compute, family)
     _check_sharded(config, family)
+    _check_recording(config, family)
+    _check_unpadded(config, network, config.train.dropout)
     task = make_task(config.task)
     task.check(config.model, network)
     positions = task.positions(config.train.max_length)

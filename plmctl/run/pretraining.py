@@ -26,6 +26,7 @@ from plmctl.run.configs import PretrainConfig
 from plmctl.run.costs import phase_flops
 from plmctl.run.display import say
 from plmctl.run.machine import failure_handling
+from plmctl.run.preflight import shapes_vary
 from plmctl.run.prepared import Prepared, make_network
 from plmctl.run.sample_costs import SampleCosts, save_steps, words_per_sample, words_seen
 from plmctl.training import loop
@@ -267,6 +268,7 @@ def make_plan(
     sharded, by_default = config.launch.shards(world), make_family(config.model).COMPILES
     compiled = compiles(config.compute, device, by_default=by_default, sharded=sharded)
     fixed = compiled and not shapes_vary(config)
+    unpadded = config.compute.attention == "unpadded"
     phases, steps = [], course(config.train)
     lengths = config.train.phase_steps
     batches = config.train.batch_sizes
@@ -276,7 +278,9 @@ def make_plan(
             config.train.micro_batch_size, -(-batch // world), phase.seq_len, device
         )
         width = phase.seq_len if fixed else None
-        slicing = Slicing(batch, micro, accelerator.process_index, world, sizes, width=width)
+        slicing = Slicing(
+            batch, micro, accelerator.process_index, world, sizes, width=width, unpadded=unpadded
+        )
         phases.append(Phase(own, length, slicing))
     workers = config.compute.workers
     scale = factor(config.schedule, steps)
@@ -297,11 +301,6 @@ def make_plan(
         words=words_seen(steps, words),
         **failure_handling(config),
     )
-
-
-def shapes_vary(config: PretrainConfig) -> bool:
-    """Whether the number of rows of a micro-batch changes from step to step."""
-    return bool(config.data.mixture) or config.train.batch_ramp is not None
 
 
 # --- Validation, and held-out sentences that the network fills in or continues ---

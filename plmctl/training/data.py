@@ -42,7 +42,7 @@ from plmctl.models.batch import Batch, Rows
 from plmctl.models.network import Network
 from plmctl.training.journal import Progress
 from plmctl.training.plan import Phase, PhasePlace, Plan, Slicing
-from plmctl.training.shapes import fixed
+from plmctl.training.shapes import fixed, unpadded
 
 # --- How a step is cut up ---
 
@@ -376,8 +376,10 @@ class StepBatches:
         source = self.source(index)
         if source.streamed:
             return list(_rows(source, self._slicing, self.examples(index), index))
-        batches, width = _collate(source, self.pieces(index)), self._slicing.width
-        return list(batches) if width is None else [fixed(batch, width) for batch in batches]
+        batches, width = list(_collate(source, self.pieces(index))), self._slicing.width
+        if width is not None:
+            batches = [fixed(batch, width) for batch in batches]
+        return [unpadded(batch) for batch in batches] if self._slicing.unpadded else batches
 
     def source(self, index: int) -> Examples:
         """What makes the examples of a step."""

@@ -29,7 +29,13 @@ from plmctl.config.base import OptimizerConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.errors import ConfigError
 from plmctl.files import read_json
-from plmctl.models.fast import apply_fast_paths, checkpoint_activations, set_up_compiler
+from plmctl.models.batch import Batch
+from plmctl.models.fast import (
+    apply_fast_paths,
+    checkpoint_activations,
+    have_any_length,
+    set_up_compiler,
+)
 from plmctl.models.network import Network
 from plmctl.models.parameters import layer_stacks
 from plmctl.models.sharding import is_sharded
@@ -53,6 +59,8 @@ class Engine:
         hosts: The process group in which hosts communicate without a GPU; None: the accelerator's.
         peers: The processes of the run, which watch each other.
         average: An average of the weights; None: the last weights are the result.
+        any_length: Whether the compiler may make one graph for a batch's lists of any length.
+        records: Whether the device replays kernels, and gradients stay where they are.
     """
 
     accelerator: Accelerator
@@ -62,6 +70,8 @@ class Engine:
     hosts: ProcessGroup | None = None
     peers: Peers = field(default_factory=Peers)
     average: Average | None = None
+    any_length: bool = False
+    records: bool = False
 
     @property
     def unwrapped(self) -> Network:
@@ -80,6 +90,17 @@ class Engine:
             self.unwrapped.recurrent_state,
             self.average,
         )
+
+    def moved(self, batch: Batch) -> Batch:
+        """A batch on the device."""
+        there = batch.to(self.accelerator.device)
+        if self.any_length:
+            have_any_length(there.listed())
+        return there
+
+    def zero_gradients(self) -> None:
+        """Forget gradients; they stay, as zeros, where ``Network.compile`` needs them to."""
+        self.optimizer.zero_grad(set_to_none=not self.records)
 
     def averaged(self, step: int) -> AbstractContextManager[None]:
         """Give the network the average of its weights within the block, if there is one."""
@@ -325,7 +346,7 @@ def make_engine(
     device = accelerator.device.type
     compiled = compiles(compute, device, by_default=compile_by_default, sharded=sharded)
     attention = compute.attention
-    if attention != "auto":
+    if attention not in ("auto", "unpadded"):
         network.model.set_attn_implementation(attention)
     apply_fast_paths(
         network.model, device=device, compiled=compiled, sharded=sharded, attention=attention
@@ -337,16 +358,24 @@ def make_engine(
         shard(network, accelerator.device, accelerator.num_processes, gather)
     else:
         network.to(accelerator.device)
+    records = compute.compile == "reduce-overhead"
     if compiled:
         by_layer = sharded or compute.compile == "layers"
-        compile_network(network, varying=varying, by_layer=by_layer)
+        compile_network(network, varying=varying, by_layer=by_layer, records=records)
     optimizer = make_optimizer(optim, network, fused=device == "cuda")
     prepared = accelerator.prepare_model(network, evaluation_mode=sharded)  # then no DDP
     average = None if averaging is None else Average(network.model, averaging)
     # Its state is where it belongs; Accelerate would move counters of the host to the device.
     prepared_optimizer = accelerator.prepare_optimizer(optimizer, device_placement=False)
     engine = Engine(
-        accelerator, prepared, prepared_optimizer, average=average, peers=peers or Peers()
+        accelerator,
+        prepared,
+        prepared_optimizer,
+        average=average,
+        peers=peers or Peers(),
+        # Between several processes PyTorch cuts the graph up: see ``set_up_compiler``.
+        any_length=compiled and not records and accelerator.num_processes == 1,
+        records=records,
     )
     return enable_late_reading(engine) if accelerator.device.type == "cuda" else engine
 
@@ -411,7 +440,9 @@ def compiles(
 _OLDEST_COMPILED = (7, 0)  # compute capability; PyTorch refuses to compile for older ones
 
 
-def compile_network(network: Network, *, varying: bool, by_layer: bool = False) -> None:
+def compile_network(
+    network: Network, *, varying: bool, by_layer: bool = False, records: bool = False
+) -> None:
     """Compile a network, in place, at its first forward: a minute or two for a base size.
 
     Args:
@@ -419,10 +450,11 @@ def compile_network(network: Network, *, varying: bool, by_layer: bool = False) 
         varying: Shapes change from step to step: one kernel for all sizes. Otherwise one per
             shape, which is faster.
         by_layer: Each layer by itself, which compiles sooner; what is between them is not compiled.
+        records: See ``Network.compile``.
     """
     set_up_compiler(_SHAPES, varying=varying)
     if by_layer:
         stacks = layer_stacks(network.model).values()
         network.compile_layers((layer for stack in stacks for layer in stack), dynamic=varying)
     else:
-        network.compile(dynamic=varying)
+        network.compile(records=records, dynamic=varying)

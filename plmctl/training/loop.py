@@ -172,7 +172,7 @@ def train(
                     ) from error
                 if not is_out_of_memory(error):
                     raise
-                engine.optimizer.zero_grad()
+                engine.zero_gradients()
                 recurrent_state.rewind(state_before)
                 if pending:
                     progress, _ = _synchronise(run, pending, applied=True)
@@ -273,7 +273,7 @@ def compute_gradient(
         is_last = number == len(micro_batches) - 1
         with nullcontext() if is_last else accelerator.no_sync(network):
             torch.manual_seed(int(fold(key, number)) >> 1)  # PyTorch takes 63 bits on every device
-            losses = examples.loss(network, batch.to(accelerator.device))
+            losses = examples.loss(network, engine.moved(batch))
             # DDP averages gradients over processes; undo it, since num_targets is global already.
             accelerator.backward(accelerator.num_processes * mean_loss(losses))
         sums += torch.stack([losses[term].detach().float() for term in examples.loss_terms])
@@ -295,7 +295,7 @@ def _most_forwards(engine: Engine, mine: int) -> int:
 def apply(engine: Engine) -> None:
     """Update the weights by the computed gradient."""
     engine.optimizer.step()
-    engine.optimizer.zero_grad()
+    engine.zero_gradients()
 
 
 def apply_if_finite(engine: Engine, computed: Computed) -> None:
@@ -373,7 +373,7 @@ def _synchronise(
             optimizer = engine.trained().optimizer
             if applied and isinstance(optimizer, Flagged):
                 optimizer.uncount(len(pending) - number)
-            engine.optimizer.zero_grad()
+            engine.zero_gradients()
             engine.trained().recurrent_state.rewind(step.state_before)
             _report_failure(run, progress, update, verdict, reason)
             if scaled:  # it has unscaled this gradient, and may not again before it is told

@@ -91,7 +91,7 @@ def try_micro_batch(engine: Engine, batch: Batch, phase: Phase) -> bool:
         if not is_out_of_memory(error):
             raise
         fits = False
-    engine.optimizer.zero_grad()
+    engine.zero_gradients()
     release_memory()
     return fits
 

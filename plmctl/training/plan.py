@@ -30,6 +30,7 @@ class Slicing:
         growth: Samples of each step while the batch grows; None: always ``batch_size``.
         lengths: [N] of each sample, to group similar lengths in a step; not with ``growth``.
         width: Padded length of rows, for few shapes (``shapes.fixed``); None: as they are.
+        unpadded: Whether the network is told what is not padding (``shapes.unpadded``).
     """
 
     batch_size: int
@@ -39,6 +40,7 @@ class Slicing:
     growth: Sizes | None = None
     lengths: Ints | None = None
     width: int | None = None
+    unpadded: bool = False
 
     @property
     def sizes(self) -> Sizes:

@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from plmctl.arrays import IGNORE
-from plmctl.models.batch import Batch, TargetList
+from plmctl.models.batch import UNPADDED, Batch, TargetList
 
 _LIST_BITS = 3
 _ROW_BITS, _ROW_MULTIPLE = 4, 8  # of a decoder's rows: 114 of span corruption become 120
 _EVEN = 0.75  # share of a decoder's positions with a target, above which its rows count as even
 _TARGET_BITS = 4  # target counts are rounded up to this many significant bits
 _DECODER = "decoder_input_ids"
+_REAL_BITS = 5  # the count of what is not padding: up to a sixteenth more
 
 
 def fixed(batch: Batch, width: int) -> Batch:
@@ -133,3 +134,28 @@ def _filled(batch: Batch, one: TargetList) -> Batch:
     for term in one.targets:
         targets[term] = filled(targets[term], IGNORE)
     return replace(batch, inputs=inputs, targets=targets)
+
+
+def unpadded(batch: Batch) -> Batch:
+    """The same batch, with what is not padding: the host knows it, a GPU would have to be asked.
+
+    ``UNPADDED`` are two more inputs: positions [T] of the flattened rows, those of each row in turn
+    and then some padding, so that few numbers T occur; and int32 [R + 1], where each row starts
+    among them, then the padding in rows no longer than the others, and the end.
+    """
+    mask = batch.inputs.get("attention_mask")
+    if mask is None:
+        return batch
+    rows_BL = mask.flatten(0, -2) != 0
+    length, real = rows_BL.shape[1], rows_BL.flatten()
+    count, step = int(real.sum()), _step(int(real.sum()), _REAL_BITS)
+    room = min(-(-count // step) * step, real.numel())
+    padding = (~real).nonzero().squeeze(1)[: room - count]
+    index = torch.cat([real.nonzero().squeeze(1), padding])
+    most = -(-_step(room, _REAL_BITS) // length)
+    after = (count + torch.arange(1, most + 1) * length).clamp_max(room)
+    ends = torch.cat([rows_BL.sum(1).cumsum(0), after])
+    starts = torch.cat([ends.new_zeros(1), ends]).int()
+    return replace(
+        batch, inputs={**batch.inputs, **dict(zip(UNPADDED, (index, starts), strict=True))}
+    )

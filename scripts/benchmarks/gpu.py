@@ -5,6 +5,7 @@ families     every family and objective, tiny, float32: losses and gradient norm
 bf16         the same in bf16, and where a step makes the host wait for the device
 optimizers   those of the shipped configs over random gradients
 speed        published sizes: eager, by layers, and compiled whole, which takes longest to start
+options      what is off until a card has measured it: the losses of a step without it, and its time
 stock        transformers' Trainer on the same rows, in its own process
 bits         six steps twice from one start: the same bits?
 resume       six steps with and without a stop: the same bits?
@@ -30,12 +31,12 @@ from typing import Any
 import torch
 
 from benchmarks import gpu_parts as parts
-from benchmarks.gpu_parts import TRAININGS, WAYS
+from benchmarks.gpu_parts import OPTIONS, TRAININGS, WAYS
 
 # Of the seconds: what has passed when a stage has to be done.
 _SHARES = {
-    "machine": 0.1, "families": 0.3, "bf16": 0.4, "optimizers": 0.5, "speed": 0.75, "stock": 0.9,
-    "bits": 0.97, "resume": 1.0,
+    "machine": 0.1, "families": 0.3, "bf16": 0.4, "optimizers": 0.5, "speed": 0.7,
+    "options": 0.78, "stock": 0.9, "bits": 0.97, "resume": 1.0,
 }  # fmt: skip
 STAGES = tuple(_SHARES)
 
@@ -135,6 +136,14 @@ def _speed(args: argparse.Namespace, report: Report) -> None:
                 report.attempt("speed", f"{training.title}, {way}", training.seconds[way], run)
 
 
+def _options(args: argparse.Namespace, report: Report) -> None:
+    losses: dict[str, list[float]] = {}
+    for option in OPTIONS if "bert" in args.families else ():
+        for way in option.ways:
+            run = partial(parts.option, args, option, way, losses)
+            report.attempt("options", f"{option.title}, {way}", 6 if way == "eager" else 20, run)
+
+
 def _stock(args: argparse.Namespace, report: Report) -> None:
     """Its own process, whose lines are passed on."""
     left = report.left("stock")
@@ -181,7 +190,8 @@ def _resume(args: argparse.Namespace, report: Report) -> None:
 
 _STAGES: dict[str, Callable[[argparse.Namespace, Report], None]] = {
     "machine": _machine, "families": _families, "bf16": partial(_families, stage="bf16"),
-    "optimizers": _optimizers, "speed": _speed, "stock": _stock, "bits": _bits, "resume": _resume,
+    "optimizers": _optimizers, "speed": _speed, "options": _options, "stock": _stock,
+    "bits": _bits, "resume": _resume,
 }  # fmt: skip
 
 
@@ -195,7 +205,8 @@ _COLUMNS = {
     "host_ms": ("host, ms", ",.2f"), "busy_ms": ("device at work, ms", ",.1f"),
     "kernels": ("kernels", ",d"), "runs_ahead": ("host runs ahead", ""),
     "tokens_per_second": ("tokens/s", ",.0f"), "mfu": ("MFU", ".1%"),
-    "peak_gb": ("peak, GB", ".1f"), "first_step_s": ("first step, s", ".0f"),
+    "padding": ("padding", ".0%"), "peak_gb": ("peak, GB", ".1f"),
+    "first_step_s": ("first step, s", ".0f"),
     "equal": ("the same bits", ""), "error": ("error", ""), "skipped": ("skipped", ""),
 }  # fmt: skip
 

@@ -86,6 +86,21 @@ TRAININGS = (
              {"eager": 12, "layers": 40, "compiled": 120}),
 )  # fmt: skip
 
+
+class Option(NamedTuple):
+    """A fast BERT, which has no dropout, with and without an option."""
+
+    title: str
+    size: str
+    rows: int
+    ways: tuple[str, ...]
+
+
+OPTIONS = (
+    Option("BERT-mini 32 x 128", "mini", 32, ("eager", "compiled", "recorded")),
+    Option("BERT-base 128 x 128", "base", 128, ("eager", "unpadded", "unpadded, compiled")),
+)
+
 # Family, size and optimizer; the configs of the network and of the optimizer; vocabulary.
 OPTIMIZERS = (
     (("bert", "base", "AdamW without bias correction"), "bert-base", "pretrain/bert-base", 30_522),
@@ -127,15 +142,22 @@ def engine_of(
     way: str = "eager", deterministic: bool = False,
 ) -> Engine:  # fmt: skip
     """An engine that trains; on a CPU "compiled" is traced, and run as it is."""
+    unpadded, whole = way.startswith("unpadded"), way.endswith("compiled") or way == "recorded"
+    if unpadded and device == "cpu":  # the reference of the kernel asks for values
+        whole = False
     compute = ComputeConfig(
-        device=device, precision=precision, compile=way == "compiled", deterministic=deterministic
-    )
+        device=device, precision=precision, deterministic=deterministic,
+        compile="reduce-overhead" if way == "recorded" else whole,
+        attention="unpadded" if unpadded else "auto",
+    )  # fmt: skip
     optim = optim or OptimConfig(lr=1e-3)
     engine = make_engine(make_accelerator(compute), network, optim, compute, varying=False)
     options = {"dynamic": False, "backend": "inductor" if device == "cuda" else "eager"}
     if way != "eager":
         set_up_compiler(64, varying=False)
-    if way == "compiled":
+    if whole and device == "cuda":
+        network.compile(records=way == "recorded", **options)
+    elif whole:
         network.compile(**options)
     elif way == "layers":
         stacks = layer_stacks(network.model).values()
@@ -145,16 +167,24 @@ def engine_of(
 
 
 def batches_of(
-    config: PretrainConfig, vocab: int, rows: int, length: int, count: int, micro: int = 0
-) -> tuple[Any, list[Any]]:
-    """The examples of its objective over random sentences, and the micro-batches of steps."""
+    config: PretrainConfig, vocab: int, rows: int, length: int, count: int, micro: int = 0,
+    *, short: bool = False, unpadded: bool = False,
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """The examples of its objective over random sentences, and the micro-batches of steps.
+
+    Args:
+        short: Texts of few sentences, with which rows have padding.
+    """
     sizes: Any = {"documents": 200, "sentences": (40, 60), "tokens": (5, 40)}
+    if short:
+        sizes |= {"documents": 4000, "sentences": (2, 3), "tokens": (length // 8, length // 2)}
     documents = random_documents(0, (10, vocab - 110), **sizes)
     ids = Vocab(vocab, pad=0, unk=1, cls=2, sep=3, mask=4, bos=5, eos=5,
                 sentinels=tuple(range(vocab - 1, vocab - 101, -1)))  # fmt: skip
     store = TokenStore.from_lists(documents, vocab)
     examples = make_objective(config.objective).over(store, ids, length, 1)
-    source = StepBatches(examples, Slicing(rows, micro or rows, width=length), 1)
+    slicing = Slicing(rows, micro or rows, width=length, unpadded=unpadded)
+    source = StepBatches(examples, slicing, 1)
     return examples, [source[number] for number in range(count)]
 
 
@@ -358,6 +388,45 @@ def _peak(args: argparse.Namespace) -> float | None:
         return args.peak_tflops  # type: ignore[no-any-return]
     name = torch.cuda.get_device_name()
     return next((peak for part, peak in _PEAKS.items() if part in name), None)
+
+
+# --- options ---
+
+
+def option(
+    args: argparse.Namespace, option: Option, way: str, losses: dict[str, list[float]]
+) -> Facts:
+    """Steps of two micro-batches, and how far their losses are from those of the first way.
+
+    Args:
+        losses: Of the first way, by title.
+    """
+    cuda, tiny = args.device == "cuda", args.size == "tiny"
+    vocab, rows, length = (1000, 4, 32) if tiny else (30_522, option.rows, 128)
+    config = config_of("fast/bert", tiny=tiny)
+    config = (
+        config
+        if tiny
+        else load("pretrain", _ROOT / "configs/fast/bert.yaml", [f"model.size={option.size}"])
+    )
+    unpadded = way.startswith("unpadded")
+    short = "unpadded" in option.ways
+    examples, steps = batches_of(
+        config, vocab, rows, length, _WARM, rows // 2, short=short, unpadded=unpadded
+    )
+    network = network_of(config, vocab, args.device)
+    engine = engine_of(network, args.device, args.precision, optim=config.optim, way=way)
+    done = [one_step(engine, examples, batches, n).read().loss for n, batches in enumerate(steps)]
+    expected = losses.setdefault(option.title, done)
+    start, count = _mark(cuda), 2 if tiny else _MEASURED
+    for number in range(count):
+        one_step(engine, examples, steps[number % _WARM], number)
+    ms, batches = _ms(start, _mark(cuda)) / count, [each for step in steps for each in step]
+    return {
+        "difference": max(abs(a - b) / b for a, b in zip(done, expected, strict=True)), "ms": ms,
+        "tokens_per_second": 1e3 * rows * length / ms,
+        "padding": 1 - sum(b.tokens for b in batches) / sum(b.padded_tokens for b in batches),
+    }  # fmt: skip
 
 
 # --- stock ---

@@ -279,6 +279,55 @@ def test_a_run_stands_for_its_model_and_a_model_for_its_run(
     refused(cli("predict", "unfinished", "x"), 2, "has no model/ yet", "plmctl export unfinished")
 
 
+@pytest.mark.parametrize(
+    ("command", "overrides", "message"),
+    [
+        (
+            "pretrain",
+            ["train.batch_ramp={start: 1, tokens: 400}"],
+            "with train.batch_ramp they differ",
+        ),
+        ("pretrain", ["launch.processes=2"], "reduce-overhead is for one process"),
+        ("finetune", [], "the rows of a finetuning have many lengths"),
+    ],
+)
+def test_steps_that_differ_are_not_recorded(
+    cli: Cli, pretrained: dict[str, Path], command: str, overrides: list[str], message: str
+) -> None:
+    write("ft.yaml", finetune_config(pretrained["bert"]))
+    name = {"pretrain": "bert.yaml", "finetune": "ft.yaml"}[command]
+    result = cli(command, name, "run=x", "compute.compile=reduce-overhead", *overrides)
+    refused(result, 2, "compute.compile: reduce-overhead", message, "use compute.compile=true")
+
+
+def test_where_padding_cannot_be_left_out(
+    cli: Cli, pretrained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("ft.yaml", finetune_config(pretrained["bert"]))
+    unpadded = "run=x", "compute.attention=unpadded"
+
+    def told(command: tuple[str, ...], *words: str) -> None:
+        refused(cli(*command, *unpadded), 2, "compute.attention: unpadded", *words)
+
+    told(("pretrain", "gpt2.yaml"), "is not for a network of the type gpt2")
+    told(("pretrain", "bert.yaml"), "needs a CUDA device", "leaves padding out on a CPU")
+    device = "compute.device=auto", "compute.precision=bf16"
+    ft, bert = ("finetune", "ft.yaml", *device), ("pretrain", "bert.yaml", *device)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (7, 5))
+    told(ft, "since RTX 30 or A100")
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (8, 0))
+    told((*bert[:3], "compute.precision=fp32"), "needs bf16 or fp16")
+    told((*bert, "launch.strategy=fsdp"), "is not for launch.strategy=fsdp")
+    told(
+        (*bert, "model.attention_probs_dropout_prob=0.1"),
+        "has no dropout of attention",
+        "set that of model",
+    )
+    told((*ft, "train.dropout=0.1"), "set train.dropout to 0")
+    assert not Path("x").exists()
+
+
 def test_a_run_folder_of_another_command(cli: Cli, pretrained: dict[str, Path]) -> None:
     write("ft.yaml", finetune_config(pretrained["bert"]) | {"run": pretrained["gpt2"].name})
     refused(cli("finetune", "ft.yaml"), 2, "made by another command")

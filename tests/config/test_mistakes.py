@@ -60,8 +60,8 @@ def test_all_mistakes_of_a_file_come_at_once_in_its_order(mistakes: Mistakes) ->
         "c.yaml:15:36: optim.clip: expected a finite number, not NaN",
         "c.yaml:16:12: schedule.name: expected 'linear', 'cosine', 'constant', 'inverse_sqrt', "
         "'wsd' or 'polynomial', not \"lineer\"; did you mean 'linear'?",
-        "c.yaml:17:11: compute.compile: expected true or false, or 'auto' or 'layers', not "
-        '"maybe"',
+        "c.yaml:17:11: compute.compile: expected true or false, or 'auto', 'layers' or "
+        "'reduce-overhead', not \"maybe\"",
         "c.yaml:17:27: compute.workers: expected 0 or more, or 'auto', not -1",
         "c.yaml:18:1: sede: unknown key; did you mean 'seed'?",
         "override optim.lrr=1: optim.lrr: unknown key; did you mean 'lr'?",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
@@ -160,6 +161,72 @@ def test_a_compiler_keeps_no_more(
             step.loss(network, batch)
         sizes_of[backend] = sum(sizes.values())
     assert sizes_of["aot_eager"] < 1.1 * sizes_of[None]
+
+
+@pytest.mark.parametrize(("rows", "large"), [(16, 0), (64, 0), (64, 1 << 24)])
+def test_lists_of_any_length_are_compiled_once(
+    rows: int, large: int, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the loss in one piece, in two, and as a whole."""
+    monkeypatch.setattr(projection, "_WORTH_IT", large)
+    monkeypatch.setattr(projection, "_FEWEST_ROWS", 64)
+    monkeypatch.setattr("plmctl.training.shapes.capacity", lambda count, most: count)
+    _, objective, _, options = CASES["roberta"]
+    step, slicing = step_of(objective, options, store), Slicing(rows, rows // 2, width=WIDTH)
+    source = StepBatches(step, slicing, 7)
+    lengths = {len(batch.inputs["positions"]) for n in range(4) for batch in source[n]}
+    assert len(lengths) > 2
+    counter, losses = CompileCounterWithBackend("aot_eager"), []
+    for engine in (engine_of("roberta", counter), engine_of("roberta")):
+        losses.append([take_step(engine, step, source[n], 1.0, n).loss for n in range(4)])
+    assert counter.frame_count == 1
+    assert counters["graph_break"] == {}
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def replayed(module: Any, _: Any) -> Any:
+    """A graph whose results are in the same memory in each run, as those that a GPU replays."""
+    kept: list[Any] = []
+
+    def run(inputs: list[Any]) -> list[Any]:
+        results = module(*inputs)
+        if kept:
+            for old, new in zip(kept, results, strict=True):
+                if isinstance(new, torch.Tensor):
+                    old.copy_(new)
+        else:
+            kept.extend(x.clone() if isinstance(x, torch.Tensor) else x for x in results)
+        return [x.view_as(x) if isinstance(x, torch.Tensor) else x for x in kept]
+
+    run._boxed_call = True  # type: ignore[attr-defined]  # as PyTorch calls it
+    return run
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_what_a_replay_overwrites_is_kept(
+    records: bool, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The losses and gradients of several micro-batches, which without ``records`` are wrong."""
+    backend = aot_autograd(fw_compiler=replayed, bw_compiler=replayed)
+    asked: list[Any] = []
+
+    def compiled(function: Any, mode: str | None = None, **options: Any) -> Any:
+        asked.append(mode)
+        return torch._dynamo.optimize(backend, dynamic=options["dynamic"])(function)
+
+    plain = engine_of("gpt2")
+    expected = steps_of("gpt2", plain, store, 3, width=None)
+    monkeypatch.setattr(torch, "compile", compiled)
+    family, objective, fields, _ = CASES["gpt2"]
+    network = network_of(family, objective, fields)
+    compute = "reduce-overhead" if records else True
+    engine = cpu_engine(network, compile=compute, varying=False)
+    network.train()
+    losses = steps_of("gpt2", engine, store, 3)
+    assert asked == ["reduce-overhead" if records else None]
+    assert (losses == pytest.approx(expected, rel=1e-5)) is records
+    engine.zero_gradients()
+    assert all((p.grad is not None) is records for p in network.parameters())
 
 
 @pytest.mark.slow

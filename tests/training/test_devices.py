@@ -1,8 +1,10 @@
 """A device that is not there: what a run, a validation and the commands of a model make on it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import Tensor
 
 from plmctl.config.sections import ComputeConfig, OptimConfig
 from plmctl.corpus.store import TokenStore
@@ -40,3 +42,27 @@ def test_no_float64_in_a_step_or_a_validation(
         batches = scoring_batches(examples, Slicing(4, 4), 4)
         scores = score(accelerator, engine.unwrapped, examples, batches)
     assert "loss" in scores
+
+
+def test_rows_without_their_padding_take_the_kernel_of_a_gpu(
+    texts: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = pytest.importorskip("torch.nn.attention.varlen", reason="needs PyTorch 2.10")
+    calls, whole = list[tuple[int, int]](), kernel.varlen_attn
+
+    def counted(query: Tensor, *rest: Any, **options: Any) -> Any:
+        calls.append((len(query), rest[-1]))
+        return whole(query, *rest, **options)
+
+    monkeypatch.setattr(kernel, "varlen_attn", counted)
+    network, examples = tiny_world("bert", "mlm+nsp", texts, tmp_path)
+    slicing = Slicing(4, 4, width=64, unpadded=True)
+    batches = StepBatches(examples, slicing, 7)[0]
+    with on_a_device() as accelerator:
+        compute = ComputeConfig(compile=False, attention="unpadded")
+        engine = make_engine(accelerator, network, OptimConfig(), compute)
+        engine.network.train()
+        take_step(engine, examples, batches, 1.0, 3)
+    positions = len(batches[0].inputs["unpadded_positions"])
+    assert positions < batches[0].padded_tokens
+    assert calls == [(positions, 64)] * network.model.config.num_hidden_layers

@@ -1,7 +1,7 @@
 """Batches padded to a few shapes: the same losses and gradients, and few shapes indeed."""
 
-from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,18 +12,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
 from torch.nn.functional import cross_entropy
 
 from plmctl.arrays import IGNORE
 from plmctl.corpus.store import TokenStore
 from plmctl.models.base import Examples
-from plmctl.models.batch import Batch, TargetList
-from plmctl.models.fast import apply_fast_paths
-from plmctl.models.network import Network
+from plmctl.models.batch import UNPADDED, Batch, TargetList
+from plmctl.models.encoder import PartialEncoder
+from plmctl.models.fast import apply_fast_paths, attention
+from plmctl.models.network import Network, RecurrentState
 from plmctl.tokenization.load import Vocab
 from plmctl.training.data import StepBatches
 from plmctl.training.plan import Slicing
-from plmctl.training.shapes import capacity, fixed
+from plmctl.training.shapes import capacity, fixed, unpadded
 from tests.builders import fitting_pairs, make_examples, random_documents, tiny_world
 from tests.training.test_checkpointed_activations import VOCAB, network_of, step_of
 
@@ -92,10 +95,24 @@ def test_padding_changes_neither_losses_nor_gradients(
 
 def outcome(step: Any, network: Any, batch: Batch) -> tuple[dict[str, Tensor], list[Tensor]]:
     network.zero_grad()
-    with network.isolated() if isinstance(network, Network) else nullcontext():  # ELMo's state
-        sums = step.loss(network, batch)
+    if isinstance(network, Network):
+        network.recurrent_state = RecurrentState()  # ELMo's
+    sums = step.loss(network, batch)
     torch.stack([sums[part] for part in step.loss_terms]).sum().backward()
     return sums, [p.grad.clone() for p in network.parameters() if p.grad is not None]
+
+
+def assert_same(
+    step: Any,
+    actual: tuple[dict[str, Tensor], list[Tensor]],
+    expected: tuple[dict[str, Tensor], list[Tensor]],
+) -> None:
+    (others, other), (sums, gradients) = actual, expected
+    for part in step.loss_terms:
+        torch.testing.assert_close(others[part], sums[part], rtol=1e-5, atol=1e-6)
+    largest = max(float(gradient.abs().max()) for gradient in gradients)
+    for one, gradient in zip(other, gradients, strict=True):
+        torch.testing.assert_close(one, gradient, rtol=1e-4, atol=2e-6 * largest)
 
 
 def assert_padded_is_the_same(
@@ -104,15 +121,10 @@ def assert_padded_is_the_same(
     """The padded batch goes through a network that is compiled, if there is a ``backend``."""
     assert padded.counts() == plain.counts()
     assert padded.tokens == plain.tokens
-    sums, gradients = outcome(step, network, plain)
+    expected = outcome(step, network, plain)
     if backend is not None:
         network.compile(backend=backend, dynamic=False)
-    others, other = outcome(step, network, padded)
-    for part in step.loss_terms:
-        torch.testing.assert_close(others[part], sums[part], rtol=1e-5, atol=1e-6)
-    largest = max(float(gradient.abs().max()) for gradient in gradients)
-    for one, gradient in zip(other, gradients, strict=True):
-        torch.testing.assert_close(one, gradient, rtol=1e-4, atol=2e-6 * largest)
+    assert_same(step, outcome(step, network, padded), expected)
 
 
 SLOW = [
@@ -146,6 +158,96 @@ def test_every_objective_padded_and_compiled(
     torch._dynamo.reset()
     network, step = tiny_world(FIRST_FAMILY[objective], objective, store, tmp_path)
     assert_padded_is_the_same(step, network.train(), *both(step), "aot_eager")
+
+
+# --- Rows one after the other, without their padding ---
+
+ONE_STACK = ("bert", "pairs without a label", "roberta", "albert", "spanbert", "distilbert")
+
+
+def sparse(step: Examples) -> tuple[Batch, Batch]:
+    """A micro-batch with much padding; and with what is not padding."""
+    slicing = Slicing(7, 7, width=56)
+    plain, told = (StepBatches(step, replace(slicing, unpadded=u), 7)[1][0] for u in (False, True))
+    assert plain.tokens < 0.9 * plain.padded_tokens
+    return plain, told
+
+
+@pytest.mark.parametrize("case", [*ONE_STACK, "electra", "distilbert, taught"])
+def test_layers_without_padding(case: str, store: TokenStore, teacher: str, tmp_path: Path) -> None:
+    """The losses and gradients of all positions; on a CPU, by the reference of the kernel."""
+    if case == "electra":
+        network, step = tiny_world("electra", "mlm+rtd", store, tmp_path)
+    else:
+        family, objective, fields, options = CASES[case]
+        options = {**options, "teacher": teacher} if objective == "distillation" else options
+        step, network = step_of(objective, options, store), network_of(family, objective, fields)
+    network.train()
+    plain, told = sparse(step)
+    expected = outcome(step, network, plain)
+    apply_fast_paths(
+        network.model, device="meta", compiled=True, sharded=False, attention="unpadded"
+    )
+    stacks = [m for m in network.modules() if isinstance(m, PartialEncoder)]
+    seen = list[int]()
+    for stack in stacks:
+        linear = (m for m in stack.modules() if isinstance(m, torch.nn.Linear))
+        wide = next(m for m in linear if m.out_features > m.in_features)  # the feed-forward's
+        wide.register_forward_hook(lambda module, inputs, out: seen.append(out[..., 0].numel()))
+    assert_same(step, outcome(step, network, told), expected)
+    assert set(seen) == {len(told.inputs["unpadded_positions"])}
+    assert_same(step, outcome(step, network, plain), expected)
+    assert {stack.unpadded for stack in stacks} == {None}
+
+
+def test_layers_without_padding_in_one_graph(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = attention.attend_texts
+
+    @torch.library.custom_op("plmctl_tests::texts", mutates_args=())
+    def texts(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, longest: int) -> Tensor:
+        return reference(q, k, v, starts, longest, None)
+
+    texts.register_fake(lambda q, k, v, starts, longest: torch.empty_like(q))
+    texts.register_autograd(
+        lambda ctx, *gradient: (*gradient, *gradient, *gradient, None, None),
+        setup_context=lambda ctx, inputs, output: None,
+    )
+    monkeypatch.setattr(attention, "attend_texts", lambda *given: texts(*given[:-1]))
+    torch._dynamo.reset()
+    family, objective, fields, options = CASES["roberta"]
+    step, network = step_of(objective, options, store), network_of(family, objective, fields)
+    apply_fast_paths(
+        network.model, device="meta", compiled=True, sharded=False, attention="unpadded"
+    )
+    batches = StepBatches(step, Slicing(7, 7, width=56, unpadded=True), 7)
+    plain = [outcome(step, network.train(), batches[n][0])[0]["mlm"] for n in range(3)]
+    counter = CompileCounterWithBackend("aot_eager")
+    counters.clear()
+    network.compile(backend=counter, dynamic=False)
+    compiled = [outcome(step, network, batches[n][0])[0]["mlm"] for n in range(3)]
+    torch.testing.assert_close(compiled, plain)
+    shapes = {tuple(x.shape for x in batches[n][0].inputs.values()) for n in range(3)}
+    assert counter.frame_count == len(shapes) < 3
+    assert counters["graph_break"] == {}
+    torch._dynamo.reset()
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=80))
+def test_what_is_not_padding(lengths: list[int]) -> None:
+    mask = (torch.arange(40) < torch.tensor(lengths)[:, None]).long()
+    batch = Batch({"input_ids": mask, "attention_mask": mask}, {}, sum(lengths), mask.numel())
+    index, starts = (unpadded(batch).inputs[name] for name in UNPADDED)
+    count, room = sum(lengths), len(index)
+    assert count <= room <= min(count * 17 / 16 + 1, mask.numel())
+    assert index.tolist() == list(dict.fromkeys(index.tolist()))
+    rows = [index[first:end].tolist() for first, end in pairwise(starts.tolist())]
+    assert rows[: len(lengths)] == [[40 * n + i for i in range(k)] for n, k in enumerate(lengths)]
+    assert max(map(len, rows)) <= 40
+    assert starts[-1] == room
+    assert starts.dtype == torch.int32
+    assert unpadded(Batch({"input_ids": mask}, {}, 1, 1)).inputs.keys() == {"input_ids"}
 
 
 TERMS = ("mlm", "pair", "cell")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,14 @@ from plmctl.errors import ConfigError
 from plmctl.versions import installed_version, tested_versions
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 CPU_ATTENTION = "plmctl_cpu"
 """The name of our attention in transformers' registry."""
+
+UNPADDED_ATTENTION = "plmctl_unpadded"
+"""The same, of texts one after the other."""
 
 
 def apply_fast_paths(
@@ -48,6 +52,12 @@ def apply_fast_paths(
             from plmctl.models.fast.attention import use_unread_masks
 
             use_unread_masks()
+    if attention == "unpadded":
+        from plmctl.models.fast.encoder import skip_unused_positions
+
+        model.set_attn_implementation(UNPADDED_ATTENTION)
+        skip_unused_positions(model)
+        return
     if device != "cpu" or compiled:
         return
     if attention == "auto":
@@ -95,6 +105,13 @@ def use_fused_attention(model: PreTrainedModel) -> None:
             use_fast_rotary(model)
 
 
+def has_unpadded_attention(config: PreTrainedConfig) -> bool:
+    """Whether the layers of a network can have their texts one after the other."""
+    from plmctl.models.fast.encoder import without_padding
+
+    return without_padding(config)
+
+
 def checkpoint_activations(model: PreTrainedModel) -> None:
     """Let a network, in place, store only the inputs of its layers and compute the rest again.
 
@@ -124,6 +141,14 @@ def set_up_compiler(shapes: int, *, varying: bool) -> None:
 
     torch._dynamo.config.recompile_limit = max(shapes, torch._dynamo.config.recompile_limit)
     torch._dynamo.config.optimize_ddp = not varying
+
+
+def have_any_length(tensors: Iterable[Tensor]) -> None:
+    """Let ``torch.compile`` make one graph for all sizes of the first axis, where it can."""
+    import torch._dynamo
+
+    for tensor in tensors:
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
 
 
 @contextmanager

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from plmctl.models.fast import CPU_ATTENTION
+from plmctl.models.fast import CPU_ATTENTION, UNPADDED_ATTENTION
 from plmctl.models.fast.layers import draw_kept
 from plmctl.models.fast.required import require_parameters
 
@@ -251,6 +253,62 @@ AttentionInterface.register(CPU_ATTENTION, cpu_attention)
 AttentionMaskInterface.register(CPU_ATTENTION, sdpa_mask)
 
 
+# --- Attention of texts one after the other, without padding, on a GPU ---
+
+
+def unpadded_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """The attention function that transformers calls, by PyTorch's ``varlen_attn``.
+
+    ``options`` are transformers'; without ``real``, as in a validation, the rows have their
+    padding. On a CPU, which has no such kernel, it is a loop over the texts: the reference.
+
+    Returns:
+        [B, Q, heads, d], and no weights.
+    """
+    real: RealPositions | None = options.pop("real", None)
+    if real is None or real.starts is None:
+        library_attention: Any = sdpa_attention_forward
+        output, _ = library_attention(module, query, key, value, attention_mask, **options)
+        return output, None
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    attended = attend_texts(q, k, v, real.starts, real.length, options.get("scaling"))
+    return attended[None], None
+
+
+def attend_texts(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: int, scale: float | None
+) -> Tensor:
+    """The attention of each text to itself, in bf16 or fp16 on a GPU.
+
+    Args:
+        query: [T, heads, d], as key and value.
+        starts: int32 [R + 1], where the texts start, and the end.
+        longest: Length of the longest text, or more.
+    """
+    if query.device.type != "cpu":
+        from torch.nn.attention.varlen import varlen_attn
+
+        return cast(
+            Tensor, varlen_attn(query, key, value, starts, starts, longest, longest, scale=scale)
+        )
+    out = torch.empty_like(query)
+    for first, end in pairwise(starts.tolist()):
+        q, k, v = (x[None, first:end].transpose(1, 2) for x in (query, key, value))
+        attended = scaled_dot_product_attention(q, k, v, scale=scale)
+        out[first:end] = attended[0].transpose(0, 1)
+    return out
+
+
+AttentionInterface.register(UNPADDED_ATTENTION, unpadded_attention)
+
+
 # --- The positions of a padded batch that are not padding: gathering and scattering ---
 
 
@@ -269,11 +327,14 @@ class RealPositions:
         index: [T] of the flattened batch.
         rows: B.
         length: L.
+        starts: int32 [R + 1]: where the texts start in the index, and its end, for a kernel that
+            attends to texts of many lengths; None: there is none.
     """
 
     index: Tensor
     rows: int
     length: int
+    starts: Tensor | None = None
 
     @classmethod
     def of(cls, mask: Tensor) -> RealPositions | None:
@@ -353,3 +414,6 @@ def unread_mask(*inputs: Any, **options: Any) -> Tensor | None:
     library_mask: Any = sdpa_mask
     mask: Tensor | None = library_mask(*inputs, **{**options, "allow_is_bidirectional_skip": False})
     return mask
+
+
+AttentionMaskInterface.register(UNPADDED_ATTENTION, unread_mask)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
 from plmctl.models.encoder import PartialEncoder, columns_of, grid_of
@@ -35,7 +35,7 @@ class _Partial(PartialEncoder):
     ) -> tuple[dict[str, Any], Tensor]:
         """The inputs for ``encode``; on a CPU only: on a GPU the host would wait."""
         rows, length = inputs["input_ids"].shape
-        if not self.needs:
+        if not self.needs or positions.device.type != "cpu" or self.unpadded is not None:
             return self._options(body, inputs["attention_mask"], None), positions
         wanted_BQ, slots_K = grid_of(positions, rows, length)
         options = self._options(body, inputs["attention_mask"], wanted_BQ)
@@ -44,7 +44,9 @@ class _Partial(PartialEncoder):
     def at_first_tokens(self, body: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
         """The inputs for ``first_tokens_only``."""
         mask = inputs["attention_mask"].flatten(0, -2)  # a row of options is a row for each of them
-        return self._options(body, mask, mask.new_zeros(len(mask), 1) if self.needs else None)
+        if not self.needs or mask.device.type != "cpu" or self.unpadded is not None:
+            return self._options(body, mask, None)
+        return self._options(body, mask, mask.new_zeros(len(mask), 1))
 
     def _options(self, body: Any, mask: Tensor, wanted_BQ: Tensor | None) -> dict[str, Any]:
         options: dict[str, Any] = {}
@@ -71,6 +73,9 @@ class _Partial(PartialEncoder):
             real: What is not padding; the output is 0 elsewhere.
             wanted_BQ: [B, Q] columns of each row: the output is [B, Q, H].
         """
+        if self.unpadded is not None:
+            (index, starts), (rows, length) = self.unpadded, hidden_states.shape[:2]
+            real = RealPositions(index, rows, length, starts)
         if real is None and wanted_BQ is None:
             library_layer: Any = super()
             return library_layer.forward(hidden_states, attention_mask, *rest, **options)
@@ -165,11 +170,17 @@ _STACKS: dict[str, tuple[str, type[_Partial]]] = {
     "transformers.models.camembert.modeling_camembert": ("CamembertEncoder", _Bert),
     "transformers.models.data2vec.modeling_data2vec_text": ("Data2VecTextEncoder", _Bert),
     "transformers.models.distilbert.modeling_distilbert": ("Transformer", _DistilBert),
+    "transformers.models.electra.modeling_electra": ("ElectraEncoder", _Bert),
     "transformers.models.ernie.modeling_ernie": ("ErnieEncoder", _Bert),
     "transformers.models.roberta.modeling_roberta": ("RobertaEncoder", _Bert),
     "transformers.models.xlm_roberta.modeling_xlm_roberta": ("XLMRobertaEncoder", _Bert),
 }
 """For a file of transformers: the class of its networks' list of layers, and what it becomes."""
+
+
+def without_padding(config: PreTrainedConfig) -> bool:
+    """Whether the layers of a network are among these, by its config."""
+    return type(config).__module__.replace(".configuration_", ".modeling_") in _STACKS
 
 
 def skip_unused_positions(model: nn.Module) -> None:
