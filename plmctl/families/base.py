@@ -257,7 +257,7 @@ class Family(ABC):
 
     @classmethod
     def head_class(cls, kind: HeadKind, network: PreTrainedConfig) -> Any:
-        """The class of the network with a head, or an Auto class that has one; None: none."""
+        """The class of the network with a head; None: none."""
         import transformers
 
         name = cls.HEAD_CLASSES.get(kind)
@@ -265,8 +265,8 @@ class Family(ABC):
             return None
         head_class: Any = getattr(transformers, name)
         # transformers has no accessor for what an Auto class knows.
-        known = not name.startswith("Auto") or type(network) in head_class._model_mapping  # noqa: SLF001
-        return head_class if known else None
+        known: Any = getattr(head_class, "_model_mapping", None)
+        return head_class if known is None else known.get(type(network), None)
 
     @classmethod
     def initialize_head(cls, head: nn.Module, network: PreTrainedConfig) -> None:

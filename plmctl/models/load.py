@@ -19,7 +19,9 @@ import torch
 from torch import nn
 from transformers import (
     CONFIG_MAPPING,
+    MODEL_MAPPING,
     AutoConfig,
+    AutoModel,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -191,6 +193,13 @@ def load_network(
     """
     refuse_links(Path(hub.local(source)))
     _check_index(hub.local(source))
+    if new_heads is not None and _names_its_body_anew(cls, source):
+        body = load_network(AutoModel, source, pooler_used=pooler_used, **options).network
+        network = from_scratch(cls, body.config)
+        setattr(network, network.base_model_prefix, body)
+        heads = {name for name, _ in network.named_parameters() if _is_head(network, name)}
+        report_or_refuse(source, network, _modules(network, heads), new_heads)
+        return Loaded(network, tuple(sorted(heads)))
     try:
         network, info = cls.from_pretrained(
             hub.local(source),
@@ -223,6 +232,19 @@ def load_network(
         report_or_refuse(source, network, _modules(network, heads), new_heads)
     use_fused_attention(network)
     return Loaded(network, tuple(sorted(heads)))
+
+
+def _names_its_body_anew(cls: Any, source: str) -> bool:
+    """Whether a network with this head has another name for what is below it than the folder.
+
+    As those for questions on Llama's networks: transformers looks for the weights by their names,
+    and would leave all of them random.
+    """
+    config: Any = config_of(source)
+    usual: Any = MODEL_MAPPING.get(type(config), None)
+    prefix = getattr(usual, "base_model_prefix", "")
+    other = getattr(cls, "base_model_prefix", prefix) != prefix
+    return bool(prefix) and other and _saved_class(config) != cls.__name__
 
 
 def from_scratch(cls: Any, config: PreTrainedConfig) -> Any:

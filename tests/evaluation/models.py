@@ -33,6 +33,13 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt1": ("bpe", "gpt1", {"n_embd": 32, "n_head": 2}),
     "t5": ("unigram", "t5", {"d_model": 32, "num_heads": 2, "d_kv": 16, "d_ff": 64}),
     "elmo": ("word", "elmo", {"cell_size": 24, "projection_size": 16}),
+    "deberta": ("unigram", "deberta", {}),
+    "electra": ("wordpiece", "bert", {}),
+    "gpt3": ("byte_bpe", "gpt2", {"n_layer": 2, "n_embd": 32, "n_head": 2}),
+    "llama": ("byte_bpe", "gpt2", {}),
+    "modernbert": ("byte_bpe", "modernbert", {}),
+    "qwen3": ("byte_bpe", "gpt2", {}),
+    "spanbert": ("wordpiece", "bert", {"hidden_size": 32}),
 }
 SENTENCES = [
     "Anna sees the old river bank.",
@@ -65,7 +72,9 @@ def make_folder(root: Path, family: str) -> Path:
     pad = vocab.pad if vocab.pad is not None else vocab.eos or 0
     heads = get_family(family).HEADS
     parts = LOSS_TERMS[next(part for part in LOSS_TERMS if part in heads)]
-    model = make_model(family, vocab.size, parts, pad_id=pad, seed=1, size="tiny", **fields)
+    sizes = get_family(family).SIZES
+    size = "tiny" if "tiny" in sizes else next(iter(sizes))
+    model = make_model(family, vocab.size, parts, pad_id=pad, seed=1, size=size, **fields)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.2)

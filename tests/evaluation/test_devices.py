@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,24 @@ import torch
 
 from plmctl import registry
 from plmctl.config.sections import ComputeConfig, OptimConfig
+from plmctl.errors import ConfigError
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.scoring import answers
 from plmctl.measures.base import get_measure
-from plmctl.models.load import HeadSource
+from plmctl.models.load import HeadSource, config_of
 from plmctl.models.network import Network
 from plmctl.tasks.base import get_task
 from plmctl.training.data import StepBatches
-from plmctl.training.engine import make_engine
+from plmctl.training.engine import make_accelerator, make_engine
 from plmctl.training.loop import take_step
 from plmctl.training.plan import Slicing
 from tests.commands.conftest import corpus_text
 from tests.conftest import run_main
 from tests.devices import DEVICE, on_a_device
+from tests.evaluation.models import FAMILIES as FAMILIES_WITH_FOLDERS
 from tests.evaluation.test_age_of_acquisition import cdi
 from tests.evaluation.test_reading_times import reading_rows, table
+from tests.processes import in_two_processes
 from tests.tasks.conftest import Folder, folder, rows_of  # noqa: F401  # a fixture
 
 Folders = Callable[[str], Path]
@@ -172,3 +176,58 @@ def test_tasks(name: str, folder: Folder) -> None:  # noqa: F811
                 with torch.inference_mode():
                     examples["train"].score(engine.unwrapped.eval(), batches[0].to(DEVICE))
                 assert len(answers(engine.unwrapped, examples["predict"], DEVICE)) == len(ROWS)
+
+
+# --- Every head on every family: two processes, with whole weights and with parts of them ---
+
+Steps = list[tuple[float, float]]
+
+
+def steps_of(
+    case: tuple[str, dict[str, Any]], place: str, rank: int, world: int, **engine: Any
+) -> Steps:
+    """Losses and gradient norms of three steps without dropout."""
+    name, fields = case
+    task = get_task(name)(get_task(name).Config(name=name, **fields))
+    task.check(place, config_of(place))
+    tokenizer, labels = task.tokenizer(place), task.labels(ROWS)
+    torch.manual_seed(5)
+    model: Any = task.load(HeadSource(place, tokenizer, labels, new_heads=lambda line: None))
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for owner in (module, getattr(module, "config", None)):
+            for key in [key for key in vars(owner or module) if "drop" in key]:
+                if isinstance(getattr(owner, key), float):
+                    setattr(owner, key, 0.0)
+    compute = ComputeConfig(device="cpu", precision="fp32")
+    made = make_engine(
+        make_accelerator(compute), Network(model, task.forward), OptimConfig(), compute, **engine
+    )
+    made.network.train()
+    examples = task.make(ROWS, tokenizer, labels, 40, "train")
+    source = StepBatches(examples, Slicing(4, 1, rank, world), 7)
+    done = (take_step(made, examples, source[number], 1.0, number) for number in range(3))
+    return [(step.loss, step.grad_norm) for step in done]
+
+
+def _as_one(
+    expected: list[tuple[tuple[str, dict[str, Any]], Steps]], place: str, rank: int
+) -> None:
+    for case, steps in expected:
+        for sharded in (False, True):
+            several = steps_of(case, place, rank, 2, sharded=sharded)
+            for one, other in zip(steps, several, strict=True):
+                assert other == pytest.approx(one, rel=1e-4, abs=2e-5), (case, sharded)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("family", FAMILIES_WITH_FOLDERS)
+def test_heads_in_two_processes(family: str, folder_of: Folders, tmp_path: Path) -> None:
+    place, expected = str(folder_of(family)), []
+    for name, several in TASKS.items():
+        for fields in several:
+            with suppress(ConfigError):  # it has no such head
+                expected.append(((name, fields), steps_of((name, fields), place, 0, 1)))
+    assert expected
+    in_two_processes(partial(_as_one, expected, place), tmp_path)

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering, PreTrainedModel
 
 from plmctl.families.base import get_family
 from plmctl.models.fast import apply_fast_paths
+from plmctl.models.load import load_network
 from tests.builders import make_model
 
 NAMES = ("llama", "qwen3")
@@ -165,3 +166,25 @@ def test_a_saved_folder_is_transformers_own(family: str, tmp_path: Path) -> None
         for cached in (True, False)
     ]
     assert torch.equal(*written)
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_a_head_for_questions_is_on_the_weights_of_the_folder(family: str, tmp_path: Path) -> None:
+    """In its class the body has another name, by which transformers does not look for weights."""
+    model, told = build(family, **SMALL), list[str]()
+    model.save_pretrained(tmp_path / "causal")
+    cls = AutoModelForQuestionAnswering.from_config(model.config).__class__
+    loaded = load_network(cls, str(tmp_path / "causal"), new_heads=told.append)
+    assert loaded.fresh == ("qa_outputs.bias", "qa_outputs.weight")
+    assert told == [f"{tmp_path / 'causal'}: new, with random weights: qa_outputs"]
+    ids = torch.randint(0, 120, (2, 9))
+    states = model.base_model(ids).last_hidden_state
+    assert torch.equal(loaded.network.base_model(ids).last_hidden_state, states)
+    loaded.network.save_pretrained(tmp_path / "questions")
+    answers = loaded.network.eval()(ids).start_logits
+    for again in (
+        load_network(cls, str(tmp_path / "questions"), new_heads=told.append).network,
+        AutoModelForQuestionAnswering.from_pretrained(tmp_path / "questions"),
+    ):
+        assert torch.equal(again.eval()(ids).start_logits, answers)
+    assert len(told) == 1

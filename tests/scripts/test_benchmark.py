@@ -111,8 +111,17 @@ def test_the_stages_of_a_gpu_are_walked_through_on_a_cpu(tmp_path: Path) -> None
     """What it prints is in the file too: a line for each result, and no error among them."""
     lines, printed = _on_a_gpu(tmp_path, "bert", "--seconds", "240", "--peak-tflops", "0.1")
     assert printed.startswith("".join(f"{json.dumps(line)}\n" for line in lines))
-    stages = ("machine", "families", "bf16", "optimizers", "speed", "options", "stock",
-              "bits", "resume")
+    stages = (
+        "machine",
+        "families",
+        "bf16",
+        "optimizers",
+        "speed",
+        "options",
+        "stock",
+        "bits",
+        "resume",
+    )
     assert tuple(dict.fromkeys(line["stage"] for line in lines)) == stages
     assert not [line for line in lines if "error" in line or "skipped" in line]
     by_stage = {stage: [line for line in lines if line["stage"] == stage] for stage in stages}

@@ -326,7 +326,9 @@ def test_fp16_resumes_with_its_scale_to_the_last_bit(
     norms = [line["grad_norm"] for line in exact(tmp_path / "whole")]
     assert not isinstance(norms[0], float)  # JSON has no such number
     assert scales[0]["scale"] < 2.0**24
-    assert 0.01 < norms[-1] < 100  # of the gradient, not of the scaled one
+    finite = [norm for norm in norms if norm is not None]
+    assert finite
+    assert 0.01 < min(finite) <= max(finite) < 100  # of the gradient, not of the scaled one
 
 
 @pytest.mark.parametrize("verdict", ["skip", "rollback"])

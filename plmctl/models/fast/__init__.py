@@ -53,9 +53,10 @@ def apply_fast_paths(
 
             use_unread_masks()
     if attention == "unpadded":
+        from plmctl.models.fast.attention import set_attention
         from plmctl.models.fast.encoder import skip_unused_positions
 
-        model.set_attn_implementation(UNPADDED_ATTENTION)
+        set_attention(model, UNPADDED_ATTENTION)
         skip_unused_positions(model)
         return
     if device != "cpu" or compiled:

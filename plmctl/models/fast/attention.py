@@ -246,7 +246,17 @@ def cpu_attention(
 def use_cpu_attention(model: PreTrainedModel) -> None:
     """Let a model, in place, attend this way if it uses PyTorch's kernel."""
     if model.config._attn_implementation == "sdpa":
-        model.set_attn_implementation(CPU_ATTENTION)
+        set_attention(model, CPU_ATTENTION)
+
+
+def set_attention(model: PreTrainedModel, name: str) -> None:
+    """Let a model attend by a function of transformers' registry, and the networks in it.
+
+    A pair of networks has a config of each, of which old versions set the first only.
+    """
+    for body in model.modules():
+        if isinstance(body, PreTrainedModel):
+            body.set_attn_implementation(name)
 
 
 AttentionInterface.register(CPU_ATTENTION, cpu_attention)
