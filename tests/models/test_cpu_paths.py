@@ -33,7 +33,8 @@ from transformers import (
 from transformers.activations import NewGELUActivation
 
 from plmctl.families.base import get_family
-from plmctl.models.fast import attention
+from plmctl.models.encoder import first_tokens_only
+from plmctl.models.fast import apply_fast_paths, attention, checkpoint_activations
 from plmctl.models.fast.attention import (
     CPU_ATTENTION,
     RealPositions,
@@ -49,6 +50,7 @@ from plmctl.models.fast.layers import (
     fuse_gelu,
     use_fast_dropout,
 )
+from tests import builders
 
 SMALL = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 ENCODER = {**SMALL, "intermediate_size": 64, "hidden_dropout_prob": 0.0}
@@ -351,6 +353,65 @@ def test_the_top_layer_at_requested_positions(name: str, cells: list[int]) -> No
     most = max((sum(c // 12 == row for c in cells) for row in range(3)), default=0)
     # Not every cell was computed, where it is worth while.
     assert shapes[-1] == (3, 12 if 1 + most > 0.7 * 12 else 1 + most)
+
+
+# --- Networks whose layers are told what is asked for ---
+
+PLAIN = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "deberta": ("deberta", {**PLAIN, "mask_decoder": False}),
+    "deberta with a convolution": (
+        "deberta", {**PLAIN, "mask_decoder": False, "conv_kernel_size": 3}
+    ),
+    "modernbert": ("modernbert", {"global_attention_every": 1}),
+    "modernbert, the last layer local": (
+        "modernbert", {"global_attention_every": 2, "local_attention": 6}
+    ),
+}  # fmt: skip
+
+
+def asked(case: str) -> tuple[str, PreTrainedModel]:
+    family, fields = ASKED[case]
+    model = builders.make_model(family, 100, ("mlm",), pad_id=0, seed=1, size="tiny", **fields)
+    model.set_attn_implementation("sdpa" if family == "modernbert" else "eager")
+    for weight in model.parameters():
+        weight.data.mul_(2)
+    return family, model.train()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("case", ASKED)
+def test_what_is_asked_for_of_the_top_layer(case: str, twice: bool) -> None:
+    family, model = asked(case)
+    cells = [1, 5, 13, 14, 20, 30]
+    expected = outcome(family, model, cells)
+    whole = model.base_model(IDS, attention_mask=MASK).last_hidden_state
+    apply_fast_paths(model, device="cpu", compiled=False, sharded=False)
+    if twice:
+        checkpoint_activations(model)
+    last = list(model.base_model.encoder.layer if family == "deberta" else model.base_model.layers)
+    shapes: list[tuple[int, ...]] = []
+    wide = last[-1].intermediate if family == "deberta" else last[-1].mlp
+    wide.register_forward_hook(lambda m, inputs, out: shapes.append(tuple(out.shape[:2])))
+    assert_alike(outcome(family, model, cells), expected)
+    assert set(shapes) == {(3, 4)}
+    for _ in range(2):  # a forward for which nothing was asked is whole
+        again = model.base_model(IDS, attention_mask=MASK).last_hidden_state
+        torch.testing.assert_close(again, whole, rtol=1e-4, atol=1e-5)
+    first = model.base_model(IDS, attention_mask=MASK, **first_tokens_only(model.base_model, FIRST))
+    assert first.last_hidden_state.shape[1] == 1
+    torch.testing.assert_close(first.last_hidden_state[:, 0], whole[:, 0], rtol=1e-4, atol=1e-5)
+
+
+FIRST = {"input_ids": IDS, "attention_mask": MASK}
+
+
+def test_the_mean_of_all_tokens_needs_them_all() -> None:
+    _, model = asked("modernbert")
+    skip_unused_positions(model)
+    model.config.classifier_pooling = "mean"
+    options = first_tokens_only(model.base_model, FIRST)
+    assert model.base_model(IDS, attention_mask=MASK, **options).last_hidden_state.shape[1] == 12
 
 
 @pytest.mark.parametrize("training", [True, False])

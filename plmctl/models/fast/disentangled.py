@@ -55,6 +55,11 @@ _NEEDS = (
 class NeededPositions(DisentangledSelfAttention):
     """The attention with these products."""
 
+    @property
+    def takes_fewer_queries(self) -> bool:
+        """Whether it is DeBERTa's published form; any other is left to transformers."""
+        return set(self.pos_att_type) == {"c2p", "p2c"}
+
     def forward(
         self,
         hidden_states: Tensor,
@@ -64,7 +69,7 @@ class NeededPositions(DisentangledSelfAttention):
         relative_pos: Tensor | None = None,
         rel_embeddings: Tensor | None = None,
     ) -> Any:
-        """Attend; what is not DeBERTa's published form is left to transformers.
+        """Attend, or let transformers do it.
 
         Args:
             hidden_states: [B, L, H].
@@ -76,7 +81,7 @@ class NeededPositions(DisentangledSelfAttention):
         Returns:
             [B, Q, H], and None.
         """
-        if set(self.pos_att_type) != {"c2p", "p2c"} or output_attentions or relative_pos is None:
+        if not self.takes_fewer_queries or output_attentions or relative_pos is None:
             return super().forward(
                 hidden_states,
                 attention_mask,

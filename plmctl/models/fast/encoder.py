@@ -8,9 +8,11 @@ sixths of the layer, are wasted on positions that no head reads, 85 % of them if
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
@@ -163,15 +165,179 @@ class _Albert(_Partial):
         return out
 
 
+# --- Networks that pass no options on to their layers: what is asked for waits in the stack ---
+
+
+# With half of the columns a step is as fast as with all of them; with the first ones alone, those
+# of 4 layers take a sixth to a quarter less.
+_ASKED_WORTH_IT = 0.4
+
+
+class _Asked(PartialEncoder):
+    """A stack that is told, before its network is called, which columns its last layer computes."""
+
+    needs: tuple[str, ...] = ()
+    """Attributes of the last layer."""
+    _asked_BQ: Tensor | None = None
+    """Those of the next forward, which takes them away."""
+
+    def at_positions(
+        self, body: Any, positions: Tensor, inputs: dict[str, Tensor]
+    ) -> tuple[dict[str, Any], Tensor]:
+        """See the base class."""
+        rows, length = inputs["input_ids"].shape
+        wanted_BQ, slots_K = grid_of(positions, rows, length)
+        fewer = wanted_BQ.shape[1] <= _ASKED_WORTH_IT * length and self.takes_fewer(body)
+        self._asked_BQ = wanted_BQ if fewer else None
+        return {}, slots_K if fewer else positions
+
+    def at_first_tokens(self, body: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
+        """See the base class."""
+        pooling = getattr(body.config, "classifier_pooling", "cls")  # ModernBERT's may read all
+        if pooling == "cls" and self.takes_fewer(body):
+            mask = inputs["attention_mask"].flatten(0, -2)
+            self._asked_BQ = mask.new_zeros(len(mask), 1)
+        return {}
+
+    def takes_fewer(self, body: Any) -> bool:
+        """Whether the last layer can compute fewer columns than it attends to."""
+        return True
+
+    def taken(self) -> Tensor | None:
+        """What is asked for, once."""
+        wanted_BQ, self._asked_BQ = self._asked_BQ, None
+        return wanted_BQ
+
+    def layers(self) -> list[Any]:
+        """All layers in the order of the forward pass."""
+        whole: Any = self
+        return list(whole.layer)
+
+
+class _Deberta(_Asked):
+    """Its layers take queries besides what they attend to."""
+
+    needs = ("attention.self", "intermediate", "output")
+
+    def takes_fewer(self, body: Any) -> bool:
+        """See the base class and ``fast.disentangled``."""
+        return getattr(self.layers()[-1].attention.self, "takes_fewer_queries", False)
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor, *rest: Any, **options: Any
+    ) -> Any:
+        """Run the layers; all hidden states but the last are left out if fewer are asked for."""
+        whole, wanted_BQ = cast(Any, self), self.taken()
+        if wanted_BQ is None:
+            library_layers: Any = super()
+            return library_layers.forward(hidden_states, attention_mask, *rest, **options)
+        x, mask = hidden_states, whole.get_attention_mask(attention_mask)
+        distances, vectors = whole.get_rel_pos(hidden_states), whole.get_rel_embedding()
+        last = len(whole.layer) - 1
+        for number, layer in enumerate(whole.layer):
+            queries = None
+            if number == last and (number or whole.conv is None):
+                queries, mask = columns_of(x, wanted_BQ), attention_mask[:, None, None]
+                distances = distances if distances is None else distances[0, wanted_BQ]
+            x, _ = layer(
+                x, mask, query_states=queries, relative_pos=distances, rel_embeddings=vectors
+            )
+            if number == 0 and whole.conv is not None:
+                x = whole.conv(hidden_states, x, attention_mask)
+                x = columns_of(x, wanted_BQ) if number == last else x
+        return BaseModelOutput(last_hidden_state=x, hidden_states=(x,))
+
+
+class _ModernBert(_Asked):
+    """A list of layers, of which the last one is replaced."""
+
+    needs = ("attn_norm", "attn.Wqkv", "attn.Wo", "attn.head_dim", "attn.out_drop", "mlp_norm",
+             "mlp", "attn.attention_dropout")  # fmt: skip
+
+    def layers(self) -> list[Any]:
+        """All layers in the order of the forward pass."""
+        whole: Any = self
+        last = whole[-1]
+        if not isinstance(last, _ModernBertLayer):
+            last.__class__ = type("PartialLayer", (_ModernBertLayer, type(last)), {})
+            last.stack = (self,)  # a tuple, so that it is no part of the layer
+        return list(whole)
+
+
+class _ModernBertLayer:
+    stack: tuple[_ModernBert]
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Take what is asked for once: the forward may run again in the backward pass."""
+        library_call: Any = super()
+        return library_call.__call__(*inputs, **options, wanted_BQ=self.stack[0].taken())
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_embeddings: Any = None,
+        *,
+        wanted_BQ: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """The layer's states [B, L, H], or those at the columns that are asked for [B, Q, H]."""
+        whole = cast(Any, self)
+        if wanted_BQ is None:
+            library_layer: Any = super()
+            out: Tensor = library_layer.forward(
+                hidden_states, attention_mask, position_embeddings, **options
+            )
+            return out
+        inner, x_BQH = whole.attn, columns_of(hidden_states, wanted_BQ)
+        normed_BLH = whole.attn_norm(hidden_states)
+        width, bias = inner.Wqkv.weight.shape[0] // 3, inner.Wqkv.bias
+        parts = (slice(width), slice(width, None))
+        inputs = (columns_of(normed_BLH, wanted_BQ), normed_BLH)
+        query, both = (
+            linear(x, inner.Wqkv.weight[part], None if bias is None else bias[part])
+            for x, part in zip(inputs, parts, strict=True)
+        )
+        key, value = both.chunk(2, -1)
+        query, key, value = (
+            x.unflatten(-1, (-1, inner.head_dim)).transpose(1, 2) for x in (query, key, value)
+        )
+        cos, sin = position_embeddings
+        cos_BQd, sin_BQd = (columns_of(x.expand(len(x_BQH), -1, -1), wanted_BQ) for x in (cos, sin))
+        query, key = _rotated(query, cos_BQd, sin_BQd), _rotated(key, cos, sin)
+        if attention_mask is not None:
+            rows = attention_mask.expand(len(x_BQH), -1, hidden_states.shape[1], -1)
+            places = wanted_BQ[:, None, :, None].expand(-1, rows.shape[1], -1, rows.shape[3])
+            attention_mask = rows.gather(2, places)
+        dropout = inner.attention_dropout if whole.training else 0.0
+        scale = inner.head_dim**-0.5
+        attended, _ = cpu_attention(
+            inner, query, key, value, attention_mask, dropout=dropout, scaling=scale
+        )
+        x_BQH = x_BQH + inner.out_drop(inner.Wo(attended.flatten(2)))
+        states: Tensor = x_BQH + whole.mlp(whole.mlp_norm(x_BQH))
+        return states
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """[B, heads, L, d] by rotary positions, in float32 as transformers does."""
+    first, second = x.float().chunk(2, -1)
+    turned = torch.cat([-second, first], -1)
+    wide: Tensor = x.float() * cos[:, None] + turned * sin[:, None]
+    return wide.to(x.dtype)
+
+
 # By name and not by class: importing all these models would take a twelfth of a second.
-_STACKS: dict[str, tuple[str, type[_Partial]]] = {
+_STACKS: dict[str, tuple[str, type[_Partial | _Asked]]] = {
     "transformers.models.albert.modeling_albert": ("AlbertTransformer", _Albert),
     "transformers.models.bert.modeling_bert": ("BertEncoder", _Bert),
     "transformers.models.camembert.modeling_camembert": ("CamembertEncoder", _Bert),
     "transformers.models.data2vec.modeling_data2vec_text": ("Data2VecTextEncoder", _Bert),
+    "transformers.models.deberta_v2.modeling_deberta_v2": ("DebertaV2Encoder", _Deberta),
     "transformers.models.distilbert.modeling_distilbert": ("Transformer", _DistilBert),
     "transformers.models.electra.modeling_electra": ("ElectraEncoder", _Bert),
     "transformers.models.ernie.modeling_ernie": ("ErnieEncoder", _Bert),
+    "transformers.models.modernbert.modeling_modernbert": ("ModuleList", _ModernBert),
     "transformers.models.roberta.modeling_roberta": ("RobertaEncoder", _Bert),
     "transformers.models.xlm_roberta.modeling_xlm_roberta": ("XLMRobertaEncoder", _Bert),
 }
@@ -180,7 +346,8 @@ _STACKS: dict[str, tuple[str, type[_Partial]]] = {
 
 def without_padding(config: PreTrainedConfig) -> bool:
     """Whether the layers of a network are among these, by its config."""
-    return type(config).__module__.replace(".configuration_", ".modeling_") in _STACKS
+    module = type(config).__module__.replace(".configuration_", ".modeling_")
+    return issubclass(_STACKS.get(module, ("", PartialEncoder))[1], _Partial)
 
 
 def skip_unused_positions(model: nn.Module) -> None:
@@ -193,13 +360,14 @@ def skip_unused_positions(model: nn.Module) -> None:
         if not isinstance(body, PreTrainedModel) or type(body).__module__ not in _STACKS:
             continue
         name, methods = _STACKS[type(body).__module__]
-        if any(isinstance(module, _Partial) for module in body.modules()):
+        if any(isinstance(module, PartialEncoder) for module in body.modules()):
             continue
         stacks: list[Any] = [m for m in body.modules() if type(m).__name__ == name]
         if not stacks:
             raise ImportError(f"{type(body).__name__} has no {name}")
         for stack in stacks:
-            require_parameters(type(stack).forward, "hidden_states", "attention_mask")
+            if name != "ModuleList":
+                require_parameters(type(stack).forward, "hidden_states", "attention_mask")
             for layer in methods.layers(stack):
                 require_attributes(layer, *methods.needs)
             stack.__class__ = type(f"Partial{name}", (methods, type(stack)), {})
