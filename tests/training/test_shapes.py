@@ -15,14 +15,14 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torch.nn.functional import cross_entropy
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import AttentionInterface
 
 from plmctl.arrays import IGNORE
 from plmctl.corpus.store import TokenStore
 from plmctl.models.base import Examples
 from plmctl.models.batch import UNPADDED, Batch, TargetList
 from plmctl.models.encoder import PartialEncoder
-from plmctl.models.fast import UNPADDED_ATTENTION, apply_fast_paths
+from plmctl.models.fast import UNPADDED_ATTENTION, apply_fast_paths, attention
 from plmctl.models.network import Network, RecurrentState
 from plmctl.tokenization.load import Vocab
 from plmctl.training.data import StepBatches
@@ -204,20 +204,21 @@ def test_layers_without_padding(case: str, store: TokenStore, teacher: str, tmp_
 def test_layers_without_padding_in_one_graph(
     store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Its own file's names: another test imports the file again.
-    names = ALL_ATTENTION_FUNCTIONS[UNPADDED_ATTENTION].__globals__
-    reference = names["attend_texts"]
+    reference = attention.attend_texts
+    # Another test may have imported the file once more.
+    AttentionInterface.register(UNPADDED_ATTENTION, attention.unpadded_attention)
 
     @torch.library.custom_op("plmctl_tests::texts", mutates_args=())
     def texts(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, longest: int) -> Tensor:
-        return reference(q, k, v, starts, longest, None)
+        attended: Tensor = reference(q, k, v, starts, longest, None)
+        return attended
 
     texts.register_fake(lambda q, k, v, starts, longest: torch.empty_like(q))
     texts.register_autograd(
         lambda ctx, *gradient: (*gradient, *gradient, *gradient, None, None),
         setup_context=lambda ctx, inputs, output: None,
     )
-    monkeypatch.setitem(names, "attend_texts", lambda *given: texts(*given[:-1]))
+    monkeypatch.setattr(attention, "attend_texts", lambda *given: texts(*given[:-1]))
     torch._dynamo.reset()
     family, objective, fields, options = CASES["roberta"]
     step, network = step_of(objective, options, store), network_of(family, objective, fields)
