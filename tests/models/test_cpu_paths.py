@@ -401,6 +401,9 @@ def test_what_is_asked_for_of_the_top_layer(case: str, twice: bool) -> None:
     first = model.base_model(IDS, attention_mask=MASK, **first_tokens_only(model.base_model, FIRST))
     assert first.last_hidden_state.shape[1] == 1
     torch.testing.assert_close(first.last_hidden_state[:, 0], whole[:, 0], rtol=1e-4, atol=1e-5)
+    first_tokens_only(model.base_model, FIRST)
+    other = model.base_model(IDS[:2], attention_mask=MASK[:2]).last_hidden_state
+    torch.testing.assert_close(other, whole[:2], rtol=1e-4, atol=1e-5)
 
 
 FIRST = {"input_ids": IDS, "attention_mask": MASK}

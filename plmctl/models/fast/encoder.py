@@ -174,7 +174,10 @@ _ASKED_WORTH_IT = 0.4
 
 
 class _Asked(PartialEncoder):
-    """A stack that is told, before its network is called, which columns its last layer computes."""
+    """A stack that is told, before its network is called, which columns its last layer computes.
+
+    Whoever tells calls the network at once, as ``encode`` and the heads do.
+    """
 
     needs: tuple[str, ...] = ()
     """Attributes of the last layer."""
@@ -203,10 +206,10 @@ class _Asked(PartialEncoder):
         """Whether the last layer can compute fewer columns than it attends to."""
         return True
 
-    def taken(self) -> Tensor | None:
-        """What is asked for, once."""
+    def taken(self, rows: int) -> Tensor | None:
+        """What is asked for, once; nothing if another batch comes than was spoken of."""
         wanted_BQ, self._asked_BQ = self._asked_BQ, None
-        return wanted_BQ
+        return wanted_BQ if wanted_BQ is not None and len(wanted_BQ) == rows else None
 
     def layers(self) -> list[Any]:
         """All layers in the order of the forward pass."""
@@ -227,7 +230,7 @@ class _Deberta(_Asked):
         self, hidden_states: Tensor, attention_mask: Tensor, *rest: Any, **options: Any
     ) -> Any:
         """Run the layers; all hidden states but the last are left out if fewer are asked for."""
-        whole, wanted_BQ = cast(Any, self), self.taken()
+        whole, wanted_BQ = cast(Any, self), self.taken(len(hidden_states))
         if wanted_BQ is None:
             library_layers: Any = super()
             return library_layers.forward(hidden_states, attention_mask, *rest, **options)
@@ -267,10 +270,11 @@ class _ModernBert(_Asked):
 class _ModernBertLayer:
     stack: tuple[_ModernBert]
 
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
+    def __call__(self, hidden_states: Tensor, *inputs: Any, **options: Any) -> Any:
         """Take what is asked for once: the forward may run again in the backward pass."""
         library_call: Any = super()
-        return library_call.__call__(*inputs, **options, wanted_BQ=self.stack[0].taken())
+        wanted_BQ = self.stack[0].taken(len(hidden_states))
+        return library_call.__call__(hidden_states, *inputs, **options, wanted_BQ=wanted_BQ)
 
     def forward(
         self,
