@@ -68,7 +68,7 @@ def uniform(folder: Path, to: Path) -> Path:
 # The output matrix, which is the word embeddings where they are tied; and its bias.
 _HEADS = (
     "word_embeddings", "predictions.bias", "predictions.decoder", "vocab_projector", "lm_head",
-    "wte", "tokens_embed", "shared", "head.",
+    "wte", "tokens_embed", "shared", "head.", "embed_tokens", "tok_embeddings", "decoder.bias",
 )  # fmt: skip
 
 
