@@ -363,7 +363,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "deberta with a convolution": (
         "deberta", {**PLAIN, "mask_decoder": False, "conv_kernel_size": 3}
     ),
-    "modernbert": ("modernbert", {"global_attention_every": 1}),
+    "modernbert": ("modernbert", {"global_attention_every": 2, "num_hidden_layers": 3}),
     "modernbert, the last layer local": (
         "modernbert", {"global_attention_every": 2, "local_attention": 6}
     ),
