@@ -209,8 +209,7 @@ class QuestionAnswering(Task[Config], config=Config):
         if known_class is None:
             raise ConfigError(
                 f"{model}: {network.model_type} has no head that finds an answer in a context",
-                "bert, roberta, albert, distilbert and gpt2 have; T5 answers as text "
-                "(text_to_text)",
+                "encoders, gpt2 and llama have; T5 answers as text (text_to_text)",
             )
         return known_class
 
