@@ -543,8 +543,8 @@ def propose(looked: Profile, corpus: Corpus, budget: Budget, family: str | None)
 def choose_family(proposal: Proposal) -> Iterator[Setting]:
     """The family of the network."""
     reason = (  # docs/learning.md, "Which kind of model learns most with the same compute?"
-        "to understand text; --family deberta is a little better on labels, and finetuned half as "
-        "fast; gpt2 writes text, t5 does both"
+        "to understand text; --family deberta is a little better on labels, and slower to "
+        "finetune; gpt2 writes text, t5 does both"
     )
     yield Setting("family", proposal.name, "as requested" if proposal.requested else reason)
 

@@ -30,7 +30,7 @@ class Slicing:
         growth: Samples of each step while the batch grows; None: always ``batch_size``.
         lengths: [N] of each sample, to group similar lengths in a step; not with ``growth``.
         width: Padded length of rows, for few shapes (``shapes.fixed``); None: as they are.
-        unpadded: Whether the network is told what is not padding (``shapes.unpadded``).
+        unpadded: Whether batches say what is not padding (``shapes.unpadded``).
     """
 
     batch_size: int

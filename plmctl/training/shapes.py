@@ -148,7 +148,8 @@ def unpadded(batch: Batch) -> Batch:
         return batch
     rows_BL = mask.flatten(0, -2) != 0
     length, real = rows_BL.shape[1], rows_BL.flatten()
-    count, step = int(real.sum()), _step(int(real.sum()), _REAL_BITS)
+    count = int(real.sum())
+    step = _step(count, _REAL_BITS)
     room = min(-(-count // step) * step, real.numel())
     padding = (~real).nonzero().squeeze(1)[: room - count]
     index = torch.cat([real.nonzero().squeeze(1), padding])

@@ -355,7 +355,7 @@ def test_the_top_layer_at_requested_positions(name: str, cells: list[int]) -> No
     assert shapes[-1] == (3, 12 if 1 + most > 0.7 * 12 else 1 + most)
 
 
-# --- Networks whose layers are told what is asked for ---
+# --- Networks in whose stack the wanted columns wait ---
 
 PLAIN = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 ASKED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -381,7 +381,7 @@ def asked(case: str) -> tuple[str, PreTrainedModel]:
 
 @pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize("case", ASKED)
-def test_what_is_asked_for_of_the_top_layer(case: str, twice: bool) -> None:
+def test_the_wanted_columns_of_the_top_layer(case: str, twice: bool) -> None:
     family, model = asked(case)
     cells = [1, 5, 13, 14, 20, 30]
     expected = outcome(family, model, cells)

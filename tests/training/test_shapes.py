@@ -208,7 +208,7 @@ def test_layers_without_padding_in_one_graph(
     # Another test may have imported the file once more.
     AttentionInterface.register(UNPADDED_ATTENTION, attention.unpadded_attention)
 
-    @torch.library.custom_op("plmctl_tests::texts", mutates_args=())
+    @torch.library.custom_op("reference::texts", mutates_args=())
     def texts(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, longest: int) -> Tensor:
         attended: Tensor = reference(q, k, v, starts, longest, None)
         return attended

@@ -165,7 +165,7 @@ class _Albert(_Partial):
         return out
 
 
-# --- Networks that pass no options on to their layers: what is asked for waits in the stack ---
+# --- Networks that pass no options on to their layers: the wanted columns wait in the stack ---
 
 
 # With half of the columns a step is as fast as with all of them; with the first ones alone, those
@@ -174,9 +174,9 @@ _ASKED_WORTH_IT = 0.4
 
 
 class _Asked(PartialEncoder):
-    """A stack that is told, before its network is called, which columns its last layer computes.
+    """A stack that keeps, until its network is called, which columns its last layer computes.
 
-    Whoever tells calls the network at once, as ``encode`` and the heads do.
+    The network is called at once, by ``encode`` and by the heads.
     """
 
     needs: tuple[str, ...] = ()
@@ -190,24 +190,24 @@ class _Asked(PartialEncoder):
         """See the base class."""
         rows, length = inputs["input_ids"].shape
         wanted_BQ, slots_K = grid_of(positions, rows, length)
-        fewer = wanted_BQ.shape[1] <= _ASKED_WORTH_IT * length and self.takes_fewer(body)
+        fewer = wanted_BQ.shape[1] <= _ASKED_WORTH_IT * length and self.takes_fewer()
         self._asked_BQ = wanted_BQ if fewer else None
         return {}, slots_K if fewer else positions
 
     def at_first_tokens(self, body: Any, inputs: dict[str, Tensor]) -> dict[str, Any]:
         """See the base class."""
         pooling = getattr(body.config, "classifier_pooling", "cls")  # ModernBERT's may read all
-        if pooling == "cls" and self.takes_fewer(body):
+        if pooling == "cls" and self.takes_fewer():
             mask = inputs["attention_mask"].flatten(0, -2)
             self._asked_BQ = mask.new_zeros(len(mask), 1)
         return {}
 
-    def takes_fewer(self, body: Any) -> bool:
+    def takes_fewer(self) -> bool:
         """Whether the last layer can compute fewer columns than it attends to."""
         return True
 
     def taken(self, rows: int) -> Tensor | None:
-        """What is asked for, once; nothing if another batch comes than was spoken of."""
+        """The wanted columns, once; None if another batch comes than was spoken of."""
         wanted_BQ, self._asked_BQ = self._asked_BQ, None
         return wanted_BQ if wanted_BQ is not None and len(wanted_BQ) == rows else None
 
@@ -222,7 +222,7 @@ class _Deberta(_Asked):
 
     needs = ("attention.self", "intermediate", "output")
 
-    def takes_fewer(self, body: Any) -> bool:
+    def takes_fewer(self) -> bool:
         """See the base class and ``fast.disentangled``."""
         return getattr(self.layers()[-1].attention.self, "takes_fewer_queries", False)
 
@@ -271,7 +271,7 @@ class _ModernBertLayer:
     stack: tuple[_ModernBert]
 
     def __call__(self, hidden_states: Tensor, *inputs: Any, **options: Any) -> Any:
-        """Take what is asked for once: the forward may run again in the backward pass."""
+        """Take the wanted columns once: the forward may run again in the backward pass."""
         library_call: Any = super()
         wanted_BQ = self.stack[0].taken(len(hidden_states))
         return library_call.__call__(hidden_states, *inputs, **options, wanted_BQ=wanted_BQ)
