@@ -69,8 +69,12 @@ def evaluated(config: EvalConfig, *, fresh: bool = False) -> dict[str, Any]:
     """Run every measure of the model, and return the results by measure."""
     named_model(config.model)
     with _evaluation(config, fresh=fresh) as (folder, accelerator):
-        model = LoadedModel(config.model, accelerator, config.batch_size)
+        model = _loaded(config, config.model, accelerator)
         return _results(config, folder, model, config.model)
+
+
+def _loaded(config: EvalConfig, folder: str, accelerator: "Accelerator") -> LoadedModel:
+    return LoadedModel(folder, accelerator, config.batch_size, both_sides=config.both_sides)
 
 
 @contextmanager
@@ -133,7 +137,7 @@ def evaluated_at_checkpoints(
     with _evaluation(config, fresh=fresh) as (folder, accelerator):
         for one in saved:
             with exported(pretraining, one.path) as exported_folder:
-                model = LoadedModel(exported_folder, accelerator, config.batch_size)
+                model = _loaded(config, exported_folder, accelerator)
                 title = f"{config.model}, step {one.step:,}"
                 _results(config, folder, model, title, _suffix(one.step))
         series = read_series(config, saved)

@@ -336,7 +336,7 @@ def settings_of(
             continue
         for name in (first,) if first in of_task else of_task:
             of_task[name].append(f"{bare}={value}")
-        if key == "compute.device":  # of everything; the precision of parts stays fp32
+        if key in ("compute.device", "both_sides"):  # of everything; not the precision of parts
             for settings in of_part.values():
                 settings.append(f"{bare}={value}")
     return run, tuple(kept), {**of_task, **of_part}

@@ -239,8 +239,13 @@ def read_examples(prepared: PreparedFinetuning) -> LabelledExamples:
     make = partial(
         task.make, tokenizer=prepared.tokenizer, labels=labels, max_length=config.train.max_length
     )
-    for line in task.warnings(prepared.family):
+    for line in task.warnings(left_to_right=prepared.left_to_right):
         say(line)
+    if prepared.could_see_both_sides:
+        say(
+            f"{config.model} has a mask token and reads from left to right; if it was pretrained "
+            "with mntp, both_sides=true lets it see both sides, as it did then"
+        )
     _report_unknown(prepared, {"the training rows": split.train, **split.valid})
     train = make(split.train, use="train")
     valid = {name: make(rows, use="score") for name, rows in split.valid.items()}
@@ -335,7 +340,7 @@ def make_network(
     pretrained = config.init == "pretrained"
     torch.manual_seed(int(fold(config.seed, stream("init"))) >> 1)  # the head's fresh weights
     start = HeadSource(
-        config.model, prepared.tokenizer, labels, pretrained, _dropout(prepared), report
+        config.model, prepared.tokenizer, labels, pretrained, _changes(prepared), report
     )
     model = task.load(start)
     set_trained_layers(config, model)
@@ -374,13 +379,14 @@ def make_trained_network(
     return engine
 
 
-def _dropout(prepared: PreparedFinetuning) -> dict[str, float]:
-    """The fields of the model's config that set its dropout, if the config has one."""
+def _changes(prepared: PreparedFinetuning) -> dict[str, Any]:
+    """The fields of the model's config that set its dropout and what it sees, if they change."""
     config = prepared.config
+    changes: dict[str, Any] = {"is_causal": False} if config.both_sides else {}
     if config.train.dropout is None:
-        return {}
+        return changes
     family = prepared.family.listed(config.model, prepared.network)
-    return dict.fromkeys(family.DROPOUT, config.train.dropout)
+    return changes | dict.fromkeys(family.DROPOUT, config.train.dropout)
 
 
 def set_trained_layers(config: FinetuneConfig, model: PreTrainedModel) -> None:

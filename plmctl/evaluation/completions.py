@@ -209,7 +209,7 @@ _MASKS = 3  # at the end of a text that is read on
 
 
 class MaskedCompletions:
-    """An encoder with its masked-language-model head.
+    """An encoder with its masked-language-model head, or a decoder that sees both sides.
 
     Args:
         seq_len: Tokens at most, special tokens included; None: its positions.
@@ -228,7 +228,8 @@ class MaskedCompletions:
         self._model = model
         self._variant = variant
         self._likelihood = MaskedLikelihood.of(model)
-        self._limit = min(seq_len or 2**31, model.context) - 2
+        specials = 1 + self._likelihood.SPECIAL_AFTER
+        self._limit = min(seq_len or 2**31, model.context) - specials
 
     def score(self, pairs: Sequence[Pair]) -> list[CompletionScore]:
         """Score the tokens of each completion, all else seen; a context is cut from the left.
@@ -269,7 +270,7 @@ class MaskedCompletions:
                 rows.append(self._likelihood.with_special_tokens(np.concatenate([ids, more])))
                 text_of.append(number)
             cuts.append(len(tokens.ids) > room)
-        place = np.array([len(ids) - 1 - _MASKS for ids in rows])
+        place = np.array([len(ids) - self._likelihood.SPECIAL_AFTER - _MASKS for ids in rows])
         copies = MaskedCopies(rows, np.arange(len(rows)), place, place + _MASKS)
         scores = zip(self._sums(copies, np.array(text_of), len(pairs)), cuts, strict=True)
         return [CompletionScore(*score, cut=cut) for score, cut in scores]

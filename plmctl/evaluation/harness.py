@@ -41,6 +41,7 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
         device: auto, cpu, cuda or mps.
         seq_len: Tokens that the model reads at most; None: all its positions.
         sentinel: T5 only: predict a continuation in place of ``<extra_id_0>``.
+        both_sides: Decoders that were pretrained with ``mntp``: score as encoders are.
         **_: Other arguments of the harness, such as its limit of the batch size.
     """
 
@@ -51,13 +52,15 @@ class PlmctlModel(LM):  # type: ignore[misc]  # theirs
         device: Any = "auto",
         seq_len: int | None = None,
         sentinel: bool = False,
+        both_sides: bool = False,
         **_: Any,
     ) -> None:
         super().__init__()
         compute = ComputeConfig(device=device or "auto", precision="fp32")
         rows = int(batch_size) if str(batch_size).isdigit() else 16
         self._sentinel = sentinel
-        self._model = LoadedModel(pretrained, make_accelerator(compute), rows)
+        accelerator = make_accelerator(compute)
+        self._model = LoadedModel(pretrained, accelerator, rows, both_sides=both_sides)
         self._masked: MaskedCompletions | None = None
         if self._model.is_masked:
             self._masked = MaskedCompletions(self._model, seq_len)

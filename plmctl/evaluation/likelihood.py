@@ -154,6 +154,8 @@ class Likelihood(ABC):
         """
         kind: type[Likelihood]
         kind = EncoderDecoderLikelihood if model.text_to_text else CausalLikelihood
+        if kind is CausalLikelihood and model.is_masked:
+            kind = MaskedNextTokenLikelihood
         for other in (BidirectionalLikelihood, MaskedLikelihood):
             if set(other.LOSS_TERMS) <= set(model.family.HEADS):
                 kind = other
@@ -361,11 +363,13 @@ class MaskedLikelihood(Likelihood):
     LOSS_TERMS = ("mlm",)
     MEASURES = "`pseudo_perplexity` or `bits_per_byte`"
     READS_SENTENCES = True
+    SPECIAL_AFTER: ClassVar[int] = 1
+    """Special tokens after the tokens of a row; before them there is always one."""
 
     @property
     def sentence_length(self) -> int:
-        """The length without the two special tokens."""
-        return self.model.context - 2
+        """The length without special tokens."""
+        return self.model.context - 1 - self.SPECIAL_AFTER
 
     def score(self, texts: Sequence[TokenizedText], options: ScoringOptions) -> TextScores:
         """Mask and score every token; longer texts are cut into pieces, each scored by itself."""
@@ -373,7 +377,7 @@ class MaskedLikelihood(Likelihood):
         rows: list[Ints] = []
         places: list[Ints] = []  # [4, n]: row, place, end of the masked tokens, text
         for number, text in enumerate(texts):
-            for start, end in equal_pieces(len(text.ids), size - 2):
+            for start, end in equal_pieces(len(text.ids), size - 1 - self.SPECIAL_AFTER):
                 place = np.arange(1, end - start + 1)
                 until = masked_until(text.starts[start:end], options.variant) + 1
                 fixed = np.full_like(place, len(rows)), np.full_like(place, number)
@@ -423,14 +427,45 @@ class MaskedLikelihood(Likelihood):
                 at = np.arange(len(chosen)), place
                 targets = ids[at]
                 ids[(column >= place[:, None]) & (column < until[:, None])] = mask
-                logits = self.logits(
-                    input_ids=ids,
-                    attention_mask=present.astype(np.int64),
-                    token_type_ids=np.zeros_like(ids),
-                    positions=at[0] * ids.shape[1] + at[1],
-                )["mlm"]
+                logits = self.predictions(ids, present, at[0] * ids.shape[1] + at[1])
                 first = logits.argmax(-1).cpu().numpy() == targets
                 yield chosen, token_nll(logits, targets), first
+
+    def predictions(self, ids: Ints, present: NDArray[np.bool_], masked: Ints) -> Tensor:
+        """Logits [K, V] of the tokens at the places [K] of the flattened ids [B, T]."""
+        return self.logits(
+            input_ids=ids,
+            attention_mask=present.astype(np.int64),
+            token_type_ids=np.zeros_like(ids),
+            positions=masked,
+        )["mlm"]
+
+
+class MaskedNextTokenLikelihood(MaskedLikelihood):
+    """The same of a decoder that sees both sides (``mntp``), read one position earlier."""
+
+    LOSS_TERMS = ("lm",)
+    READS_SENTENCES = False
+    SPECIAL_AFTER = 0
+
+    def with_special_tokens(self, ids: Ints) -> Ints:
+        """A row: the token that begins a text, from which the first one is predicted, and ids."""
+        begin = self.model.start or (self.model.special("bos"),)
+        return np.concatenate([begin, ids])
+
+    def predictions(self, ids: Ints, present: NDArray[np.bool_], masked: Ints) -> Tensor:
+        """See the base class."""
+        return self.logits(
+            input_ids=ids, attention_mask=present.astype(np.int64), positions=masked - 1
+        )["lm"]
+
+    def definition(self, options: ScoringOptions) -> str:
+        """See ``Likelihood.definition``."""
+        return f"{super().definition(options)}, from the output before it"
+
+    def sentence_definition(self, options: ScoringOptions) -> str:
+        """See ``Likelihood.sentence_definition``."""
+        return f"{super().sentence_definition(options)}, from the output before it"
 
 
 def masked_until(starts: NDArray[np.bool_], variant: MaskingVariant) -> Ints:

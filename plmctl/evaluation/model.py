@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from plmctl.arrays import Ints
 from plmctl.errors import ConfigError
-from plmctl.families.base import Family, family_of
+from plmctl.families.base import Family, family_of, refuse_both_sides
 from plmctl.run.display import say
 from plmctl.tokenization.unknown import Unknown, UnknownCounter, sampled, visible
 
@@ -71,6 +71,7 @@ class LoadedModel:
         name: A model folder or Hub id.
         accelerator: The device and the precision; None: the CPU, in float32.
         batch_size: Rows at once; it changes no metric.
+        both_sides: A decoder's positions see those after them too, whatever the folder says.
 
     Attributes:
         networks: The networks that are loaded, by the loss terms that they have heads for, and the
@@ -78,9 +79,15 @@ class LoadedModel:
     """
 
     def __init__(
-        self, name: str, accelerator: Accelerator | None = None, batch_size: int = 32
+        self,
+        name: str,
+        accelerator: Accelerator | None = None,
+        batch_size: int = 32,
+        *,
+        both_sides: bool = False,
     ) -> None:
         self.name = name
+        self.both_sides = both_sides
         self.accelerator = accelerator
         self.batch_size = batch_size
         self._window: int | None = None
@@ -126,10 +133,23 @@ class LoadedModel:
 
     @cached_property
     def config(self) -> PreTrainedConfig:
-        """The config of its network."""
-        from plmctl.models.load import config_of
+        """The config of its network.
 
-        return config_of(self.name)
+        Raises:
+            ConfigError: It cannot see both sides, or is finetuned and says itself how it reads.
+        """
+        from plmctl.models.load import changed_config, config_of
+
+        if not self.both_sides:
+            return config_of(self.name)
+        network: PreTrainedConfig = changed_config(self.name, {"is_causal": False})
+        refuse_both_sides(self.name, network)
+        if not any(head in (network.architectures or _WRITE)[0] for head in _WRITE):
+            raise ConfigError(
+                f"both_sides: {self.name} is finetuned, and its config says how it reads",
+                "leave it out, or name the pretrained model",
+            )
+        return network
 
     @property
     def text_to_text(self) -> bool:
@@ -138,8 +158,11 @@ class LoadedModel:
 
     @property
     def is_masked(self) -> bool:
-        """Whether it predicts masked tokens."""
-        return set(_MASKED) <= set(self.family.HEADS)
+        """Whether it predicts masked tokens: encoders, and decoders that see both sides."""
+        from plmctl.models.decoder import sees_both_sides
+
+        decoder = "lm" in self.family.HEADS and not self.text_to_text
+        return set(_MASKED) <= set(self.family.HEADS) or (decoder and sees_both_sides(self.config))
 
     @cached_property
     def outputs(self) -> int:
@@ -189,7 +212,8 @@ class LoadedModel:
         """
         heads = tuple(term for term in loss_terms if term != "z_loss")  # a penalty, without a head
         if heads not in self.networks:
-            model = self.family.load(self.name, heads)
+            changes: dict[str, Any] = {"config": self.config} if self.both_sides else {}
+            model = self.family.load(self.name, heads, **changes)
             self.networks[heads] = self.placed(model, self.family.forward)
         return self.networks[heads]
 
@@ -391,11 +415,19 @@ class LoadedModel:
             ConfigError: The model does not generate text, has no language-model head, or has fewer
                 positions than ``window``. Its weights are not read for this.
         """
+        from plmctl.models.decoder import sees_both_sides
+
         model_class = (self.config.architectures or ["LMHeadModel"])[0]
         if "lm" not in self.family.HEADS:
             raise ConfigError(
                 f"{self.name}: a {model_class} does not generate text",
                 "use a GPT or T5 model; `plmctl predict` fills [MASK] with a masked model",
+            )
+        if sees_both_sides(self.config):
+            raise ConfigError(
+                f"{self.name}: a decoder that sees both sides does not generate text",
+                "leave out both_sides; a folder whose config.json has `is_causal: false` was "
+                "finetuned with it",
             )
         if not any(head in model_class for head in _WRITE):
             raise ConfigError(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         PreTrainedTokenizerBase,
     )
 
+    from plmctl.models.load import NewHeads
+
 
 class DecoderConfig(LearnedPositionsConfig):
     """Options of GPT-2 and GPT-3."""
@@ -66,24 +68,28 @@ class DecoderFamily(Family):
         positions: Tensor | None = None,
         project: Project = project_to_logits,
         *,
-        both_sides: bool = False,
+        both_sides: bool | None = None,
+        attention_mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Logits at every position, or at some.
 
         Args:
             model: A network with the head ``lm_head``.
-            input_ids: [B, T], sequences without padding.
+            input_ids: [B, T].
             position_ids: [B, T], from 0 at every position that attention shall not look back from;
                 None: each sequence is one text.
             positions: [K] of the flattened batch; None: all.
             both_sides: See ``hidden_states``.
+            attention_mask: See ``hidden_states``; None: there is no padding.
 
         Returns:
             lm: [B, T, V], or [K, V] at ``positions``.
         """
         from plmctl.models.decoder import hidden_states
 
-        states = hidden_states(model, input_ids, position_ids, both_sides=both_sides)
+        states = hidden_states(
+            model, input_ids, position_ids, both_sides=both_sides, attention_mask=attention_mask
+        )
         if positions is not None:
             states = states.flatten(0, 1)[positions]
         return {"lm": project(states, model.lm_head)}
@@ -125,6 +131,15 @@ class EndOfTextFamily(DecoderFamily):
     TOKENIZER = Gpt2Template
     BOTH_SIDES = True
     TOKEN_IDS = ("bos_token_id", "eos_token_id")
+
+    def load_start(self, loss_terms: tuple[str, ...], new_heads: NewHeads) -> PreTrainedModel:
+        """See the base class; causal, whatever the folder says: the objective says the rest."""
+        from plmctl.models.decoder import sees_both_sides
+
+        model = super().load_start(loss_terms, new_heads)
+        if sees_both_sides(model.config):
+            model.config.is_causal = True
+        return model
 
     @classmethod
     def finetuning_format(cls, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

@@ -569,6 +569,20 @@ def positions_after_padding(network: PreTrainedConfig) -> int:
     return int(config.max_position_embeddings) - int(config.pad_token_id or 0) - 1
 
 
+def refuse_both_sides(model: str, network: PreTrainedConfig) -> None:
+    """Refuse a network whose positions cannot be let see those after them.
+
+    Raises:
+        ConfigError: It is no such decoder.
+    """
+    if not family_of(network).BOTH_SIDES:
+        known = sorted(one.MODEL_TYPE for one in families() if one.BOTH_SIDES and one.MODEL_TYPE)
+        raise ConfigError(
+            f"both_sides: {model} is a {network.model_type}",
+            f"leave it out: it is for decoders ({', '.join(known)}); encoders see both sides",
+        )
+
+
 def longest_input(network: PreTrainedConfig) -> int | None:
     """Tokens that a network has positions for; None: any number (T5, ELMo)."""
     from plmctl.models.own_heads import encoder_config

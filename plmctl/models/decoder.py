@@ -15,13 +15,27 @@ class FastDecoder(metaclass=ABCMeta):
 
     @abstractmethod
     def states(
-        self, body: Any, embedded: Tensor, position_ids: Tensor | None, *, both_sides: bool = False
+        self,
+        body: Any,
+        embedded: Tensor,
+        position_ids: Tensor | None,
+        *,
+        both_sides: bool = False,
+        real: Tensor | None = None,
     ) -> Tensor:
         """[B, T, H] of token embeddings [B, T, H]; ``body`` is the network with these layers."""
 
-    def states_at(self, body: Any, embedded: Tensor, column_B: Tensor) -> Tensor:
-        """[B, H], one position of each row, which is one text."""
-        return _at(self.states(body, embedded, None), column_B)
+    def states_at(
+        self, body: Any, embedded: Tensor, column_B: Tensor, *, both_sides: bool = False
+    ) -> Tensor:
+        """[B, H], one position of each row, which is one text and ends there."""
+        real = until(column_B, embedded.shape[1]) if both_sides else None
+        return _at(self.states(body, embedded, None, both_sides=both_sides, real=real), column_B)
+
+
+def sees_both_sides(network: Any) -> bool:
+    """Whether each position of a decoder sees those after it, as its config says (transformers)."""
+    return getattr(network, "is_causal", None) is False
 
 
 def hidden_states(
@@ -29,24 +43,29 @@ def hidden_states(
     input_ids: Tensor,
     position_ids: Tensor | None = None,
     *,
-    both_sides: bool = False,
+    both_sides: bool | None = None,
+    attention_mask: Tensor | None = None,
 ) -> Tensor:
     """The last hidden states, [B, T, H].
 
     Args:
         model: A decoder with any head.
-        input_ids: [B, T]. Padding is at the end, where no real token sees it: there is no mask.
+        input_ids: [B, T]. Padding is at the end, where no real token of a causal network sees it.
         position_ids: [B, T], from 0 at every position that attention shall not look back from;
             None: each row is one text.
         both_sides: Whether each position sees all of its text, later positions too; for networks
-            of families with ``BOTH_SIDES``. Rows then have no padding.
+            of families with ``BOTH_SIDES``. None: as the network's config says.
+        attention_mask: [B, T], 0 at padding; read only where positions see both sides.
     """
     body = model.base_model
+    both = sees_both_sides(model.config) if both_sides is None else both_sides
+    real = attention_mask if both else None
     if (layers := _fast(body)) is not None:
         embedded: Tensor = model.get_input_embeddings()(input_ids)
-        return layers.states(body, embedded, position_ids, both_sides=both_sides)
-    if both_sides:
-        return states_of_both_sides(body, model.get_input_embeddings()(input_ids), position_ids)
+        return layers.states(body, embedded, position_ids, both_sides=both, real=real)
+    if both:
+        embedded = model.get_input_embeddings()(input_ids)
+        return states_of_both_sides(body, embedded, position_ids, real)
     options: dict[str, Any] = {} if position_ids is None else {"position_ids": position_ids}
     if getattr(model.config, "use_cache", None) is not None:
         # A cache would cost memory, and transformers would not separate the texts of a row.
@@ -64,13 +83,15 @@ def states_at(model: Any, input_ids: Tensor, column_B: Tensor) -> Tensor:
     Args:
         model: As in ``hidden_states``.
         input_ids: [B, T], each row one text.
-        column_B: [B] the position.
+        column_B: [B] the position, the last one of the text.
     """
     body = model.base_model
     if (layers := _fast(body)) is not None:
         embedded: Tensor = model.get_input_embeddings()(input_ids)
-        return layers.states_at(body, embedded, column_B)
-    return _at(hidden_states(model, input_ids), column_B)
+        both_sides = sees_both_sides(model.config)
+        return layers.states_at(body, embedded, column_B, both_sides=both_sides)
+    real = until(column_B, input_ids.shape[1])
+    return _at(hidden_states(model, input_ids, attention_mask=real), column_B)
 
 
 def _fast(body: nn.Module) -> FastDecoder | None:
@@ -81,6 +102,11 @@ def cache_parameter(module: Any) -> str:
     """What ``forward`` and its output call the cache: until transformers 5.23 another name."""
     parameters = signature(module.forward).parameters
     return "cache" if "cache" in parameters else "past_key_values"
+
+
+def until(column_B: Tensor, length: int) -> Tensor:
+    """[B, T] True up to a position of each row, which is included."""
+    return torch.arange(length, device=column_B.device) <= column_B[:, None]
 
 
 def _at(states: Tensor, column_B: Tensor) -> Tensor:
@@ -98,16 +124,19 @@ def _gpt1_states_of_packed_rows(body: Any, embedded: Tensor, position_ids: Tenso
     return states
 
 
-def states_of_both_sides(body: Any, embedded: Tensor, position_ids: Tensor | None) -> Tensor:
+def states_of_both_sides(
+    body: Any, embedded: Tensor, position_ids: Tensor | None, real: Tensor | None = None
+) -> Tensor:
     """The last hidden states by transformers' own forward, which a mask of numbers keeps as it is.
 
     It would make a causal mask of no mask, and eager attention adds a boolean one.
     """
-    mask = embedded.new_zeros(1, 1, embedded.shape[1], embedded.shape[1])
+    mask = embedded.new_zeros(len(embedded), 1, embedded.shape[1], embedded.shape[1])
+    least = torch.finfo(embedded.dtype).min
     if position_ids is not None:
-        seen = block_mask(position_ids, both_sides=True)
-        mask = torch.zeros_like(seen, dtype=embedded.dtype)
-        mask.masked_fill_(~seen, torch.finfo(embedded.dtype).min)
+        mask = mask.masked_fill(~block_mask(position_ids, both_sides=True), least)
+    if real is not None:
+        mask = mask.masked_fill(real[:, None, None] == 0, least)
     run = body(
         inputs_embeds=embedded, position_ids=position_ids, attention_mask=mask, use_cache=False
     )

@@ -65,6 +65,14 @@ def config_of(source: str) -> PreTrainedConfig:
     return config
 
 
+def changed_config(source: str, changes: Mapping[str, Any]) -> Any:
+    """The config of a folder with other values, such as dropout; new fields too."""
+    config = config_of(source)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    return config
+
+
 class OwnHeadConfig(PreTrainedConfig):
     """Config of an encoder and of a head that transformers does not have: ``models.own_heads``.
 

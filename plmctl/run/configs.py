@@ -258,6 +258,9 @@ class FinetuneConfig(KindConfig):
     """A model folder, a run folder with one, or a Hub id."""
     init: Literal["pretrained", "random"] = "pretrained"
     """random: the same network with random weights, to measure the effect of pretraining."""
+    both_sides: bool = False
+    """Decoders that were pretrained with `mntp`: each token sees those after it too, as GPT-BERT is
+    finetuned. The saved folder says so (`is_causal: false`), and transformers reads it."""
     task: AnyTask
     """The task."""
     data: TableConfig
@@ -332,6 +335,9 @@ class EvalConfig(KindConfig):
     """The measures, each with its own data."""
     batch_size: int = Field(default=32, ge=1)
     """Rows per forward pass; never changes a result."""
+    both_sides: bool = False
+    """Decoders that were pretrained with `mntp`: each token sees those after it too, and text is
+    scored as by a masked model, one position earlier."""
     compute: EvalComputeConfig = EvalComputeConfig()
 
 

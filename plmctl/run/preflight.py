@@ -17,7 +17,13 @@ from plmctl.config.base import ModelConfig, ObjectiveConfig
 from plmctl.config.sections import ComputeConfig
 from plmctl.cpus import usable_cpus, usable_memory
 from plmctl.errors import ConfigError
-from plmctl.families.base import Family, family_of, make_family, refuse_longer
+from plmctl.families.base import (
+    Family,
+    family_of,
+    make_family,
+    refuse_both_sides,
+    refuse_longer,
+)
 from plmctl.folders import check_model
 from plmctl.objectives.base import Objective, get_objective, make_objective
 from plmctl.optimizers.base import get_optimizer
@@ -541,6 +547,7 @@ class PreparedFinetuning:
         family: The family of the model that it starts from.
         task: Makes the examples, the network's head and the metrics.
         network: transformers' config of the model that it starts from.
+        left_to_right: Whether a token sees none after it.
     """
 
     config: FinetuneConfig
@@ -548,6 +555,13 @@ class PreparedFinetuning:
     task: Task[ScoredConfig]
     tokenizer: PreTrainedTokenizerBase
     network: PreTrainedConfig
+    left_to_right: bool
+
+    @property
+    def could_see_both_sides(self) -> bool:
+        """Whether it may have been pretrained with both sides, which it is not to see now."""
+        can = self.left_to_right and self.family.BOTH_SIDES and not self.task.WRITES
+        return can and self.tokenizer.mask_token_id is not None
 
 
 def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
@@ -574,10 +588,40 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
     _check_unpadded(config, network, config.train.dropout)
     task = make_task(config.task)
     task.check(config.model, network)
+    both_sides = _sees_both_sides(config, network)
     positions = task.positions(config.train.max_length)
     further = " and task.max_target_length" if positions > config.train.max_length else ""
     refuse_longer(config.model, positions, f"train.max_length{further}")
     check_layers(network, config.train.reinit_layers, config.train.freeze)
     if config.lora is not None:
         require_peft()
-    return PreparedFinetuning(config, family, task, task.tokenizer(config.model), network)
+    decoder = "lm" in family.HEADS and not family.ENCODER_DECODER
+    tokenizer = task.tokenizer(config.model)
+    return PreparedFinetuning(config, family, task, tokenizer, network, decoder and not both_sides)
+
+
+def _sees_both_sides(config: FinetuneConfig, network: PreTrainedConfig) -> bool:
+    """Whether a decoder sees both sides.
+
+    Raises:
+        ConfigError: Its kind, its task or its kernel cannot.
+    """
+    from plmctl.models.decoder import sees_both_sides
+
+    if config.both_sides:
+        refuse_both_sides(config.model, network)
+    if not config.both_sides and not sees_both_sides(network):
+        return False
+    if get_task(config.task.name).WRITES:
+        raise ConfigError(
+            f"task.name: {config.task.name} writes text from left to right, and "
+            f"{config.model} sees both sides",
+            "leave out both_sides; a folder whose config.json has `is_causal: false` was finetuned "
+            "with it",
+        )
+    if config.compute.attention == "flash_attention_2":
+        raise ConfigError(
+            "compute.attention: flash_attention_2 is not supported with both_sides",
+            "use auto, which is as fast",
+        )
+    return True

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Row
-    from plmctl.families.base import Family
     from plmctl.models.batch import Batch
     from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
@@ -85,10 +84,9 @@ class WordTask(Task[W]):
         """The column of the words."""
         return (self.config.tokens,)
 
-    def warnings(self, family: Family) -> Iterator[str]:
+    def warnings(self, *, left_to_right: bool) -> Iterator[str]:
         """A decoder has not seen the rest of a word at its first piece."""
-        decoder = "lm" in family.HEADS and not family.ENCODER_DECODER
-        if decoder and self.config.piece == "first":
+        if left_to_right and self.config.piece == "first":
             yield (
                 "task.piece: first, but this network reads from left to right: at a word's first "
                 "piece it has not seen the rest; task.piece=last labels words when it has"

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from plmctl.corpus.labelled import Labels, Row
-    from plmctl.families.base import Family
     from plmctl.models.batch import Batch
     from plmctl.models.load import HeadSource
     from plmctl.models.network import Network
@@ -157,8 +156,8 @@ class Task(ABC, Generic[C]):
         """The texts of a row, as ``values_of`` reads them."""
         return [str(row.cell(column)) for column in self.text_columns()]
 
-    def warnings(self, family: Family) -> Iterator[str]:
-        """What a user should know of this task with a network of a family."""
+    def warnings(self, *, left_to_right: bool) -> Iterator[str]:
+        """What a user should know of this task with a network that reads in this way."""
         yield from ()
 
     def right_answer(self, row: Row) -> str:

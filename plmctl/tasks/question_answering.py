@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from plmctl import hub
 from plmctl.arrays import IGNORE, Ints, padded
 from plmctl.corpus.cells import number_of, written_value
 from plmctl.errors import ConfigError, DataError
@@ -185,12 +184,10 @@ class QuestionAnswering(Task[Config], config=Config):
 
     def load(self, start: HeadSource) -> PreTrainedModel:
         """The network with a head for spans."""
-        from transformers import AutoConfig
+        from plmctl.models.load import changed_config, from_scratch, load_network
 
-        from plmctl.models.load import config_of, from_scratch, load_network
-
-        cls = self._class_with_head(start.model, config_of(start.model))
-        config = AutoConfig.from_pretrained(hub.local(start.model), num_labels=2, **start.changes)
+        config = changed_config(start.model, {"num_labels": 2, **start.changes})
+        cls = self._class_with_head(start.model, config)
         network: PreTrainedModel = (
             load_network(cls, start.model, config=config, new_heads=start.new_heads).network
             if start.pretrained

@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from plmctl.corpus.store import TokenStore
 from plmctl.run import pretraining
 from tests.builders import json_lines, stopping_at
 from tests.commands.conftest import Cli, pretrain_config, run_main, sentence, write
+from tests.commands.test_bad_input import finetune_config, refused
 
 EXACT = ("step", "epoch", "tokens", "loss", "lr", "grad_norm")
 TINY = {"size": "tiny", "n_embd": 32, "n_head": 2}
@@ -212,3 +217,74 @@ def test_a_gpt1_folder_is_measured(whole: Callable[[str], Path], cli: Cli) -> No
     code, out, err = cli("eval", "ev-gpt1.yaml", "--json")
     assert code == 0, err
     assert '"perplexity/lm"' in out
+
+
+# --- A decoder that sees both sides ---
+
+
+def test_finetuned_with_both_sides(cli: Cli, pretrained: dict[str, Path]) -> None:
+    """The folder says so: plain transformers has plmctl's answers, each of which reads the end."""
+    run = "both-sides"
+    write("both.yaml", finetune_config(pretrained["gpt2"]) | {"run": run, "both_sides": True})
+    assert cli("finetune", "both.yaml")[0] == 0
+    folder = Path(run) / "model"
+    assert json.loads((folder / "config.json").read_text())["is_causal"] is False
+    texts = [sentence(n) for n in range(3)] + ["Anna sees Bela."]
+    rows = "\n".join(json.dumps({"text": text}) for text in texts)
+    Path("texts.jsonl").write_text(rows + "\n", encoding="utf-8")
+    assert cli("predict", run, "--input", "texts.jsonl", "--output", "both.out")[0] == 0
+    given = [list(row["probabilities"].values()) for row in json_lines(Path("both.out"))]
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        expected = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits.softmax(-1)
+    torch.testing.assert_close(torch.tensor(given), expected, rtol=1e-4, atol=1e-5)
+    measure = {"name": "task", "data": ["rows.tsv"]}
+    write("task.yaml", {"run": "both-task", "model": run, "measures": [measure]})
+    assert cli("eval", "task.yaml")[0] == 0
+    refused(
+        cli("eval", "task.yaml", "run=other", "both_sides=true"), 2, "is finetuned", "leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("bert", {}, ("both_sides", "is a bert", "gpt2, llama")),
+        (
+            "gpt2",
+            {"task": {"name": "text_to_text", "source": "text", "target": "label"}},
+            ("task.name: text_to_text writes text", "leave out both_sides"),
+        ),
+        ("gpt2", {"compute": {"attention": "flash_attention_2"}}, ("with both_sides",)),
+    ],
+)
+def test_who_cannot_be_finetuned_with_both_sides(
+    name: str,
+    changes: dict[str, Any],
+    words: tuple[str, ...],
+    cli: Cli,
+    pretrained: dict[str, Path],
+) -> None:
+    fields = finetune_config(pretrained[name]) | {"run": "never", "both_sides": True, **changes}
+    write("never.yaml", fields)
+    refused(cli("finetune", "never.yaml"), 2, *words)
+    assert not Path("never").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "measure", "words"),
+    [
+        ("gpt2", {"name": "perplexity", "data": ["text.txt"]}, ("masked", "pseudo_perplexity")),
+        ("gpt2", {"name": "clm", "data": ["text.txt"]}, ("clm cannot measure", "both_sides")),
+        ("gpt2", {"name": "bits_per_byte", "data": ["text.txt"]}, ("no [MASK]",)),
+        ("bert", {"name": "bits_per_byte", "data": ["text.txt"]}, ("is a bert", "gpt2, llama")),
+    ],
+)
+def test_what_cannot_be_measured_with_both_sides(
+    name: str, measure: dict[str, Any], words: tuple[str, ...], cli: Cli,
+    pretrained: dict[str, Path],
+) -> None:  # fmt: skip
+    model = str(pretrained[name])
+    write("no.yaml", {"run": "no", "model": model, "measures": [measure], "both_sides": True})
+    refused(cli("eval", "no.yaml"), 2, *words)

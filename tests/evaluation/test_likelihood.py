@@ -1,6 +1,7 @@
 """Likelihoods against transformers' own losses, one text and one mask at a time."""
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,15 +17,18 @@ from transformers import (
     AutoTokenizer,
 )
 
+from plmctl.errors import ConfigError
 from plmctl.evaluation.likelihood import (
     BidirectionalLikelihood,
+    CausalLikelihood,
     Likelihood,
+    MaskedLikelihood,
     ScoringOptions,
     equal_pieces,
     masked_until,
     sliding_windows,
 )
-from plmctl.evaluation.model import TokenizedText
+from plmctl.evaluation.model import LoadedModel, TokenizedText
 from plmctl.models.elmo import ElmoForPreTraining, encode_sentences
 from tests.commands.conftest import sentence
 from tests.evaluation.models import FAMILIES, opened
@@ -106,6 +110,44 @@ def test_pseudo_likelihood_against_a_plain_loop(family: str, folder_of: Folders)
             copy[place], labels[place] = tokenizer.mask_token_id, ids[place]
             expected += hf_nll(model, copy, labels)
         assert scores.nll[number] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_decoder_of_both_sides_is_read_one_position_earlier(
+    family: str, folder_of: Folders, tmp_path: Path
+) -> None:
+    """A plain loop: transformers' own network with ``is_causal`` false, one masked copy a token."""
+    folder = tmp_path / "model"
+    shutil.copytree(folder_of(family), folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    with pytest.raises(ConfigError, match=r"no \[MASK\]"):
+        both_sides(folder).score_sentences(["Anna sees Bela."])
+    tokenizer.add_special_tokens({"mask_token": tokenizer.convert_ids_to_tokens(200)})
+    tokenizer.save_pretrained(folder)
+    likelihood = both_sides(folder)
+    assert isinstance(likelihood, MaskedLikelihood)
+    texts = likelihood.model.tokens(TEXTS)
+    scores = likelihood.score(texts, ScoringOptions(48))
+    assert scores.scored.tolist() == [len(text.ids) for text in texts]
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model.config.is_causal = False
+    whole = [number for number, text in enumerate(texts) if len(text.ids) < 48]
+    assert whole
+    for number in whole:
+        ids = [tokenizer.eos_token_id, *texts[number].ids.tolist()]
+        expected = 0.0
+        for place in range(1, len(ids)):
+            copy = torch.tensor([ids])
+            copy[0, place] = tokenizer.mask_token_id
+            with torch.no_grad():
+                logits = model(copy).logits[0, place - 1]
+            expected -= float(logits.log_softmax(-1)[ids[place]])
+        assert scores.nll[number] == pytest.approx(expected, rel=1e-5)
+    assert isinstance(Likelihood.of(opened(folder)), CausalLikelihood)
+
+
+def both_sides(folder: Path) -> Likelihood:
+    return Likelihood.of(LoadedModel(str(folder), both_sides=True))
 
 
 def test_whole_words_from_left_to_right(folder_of: Folders) -> None:

@@ -12,8 +12,8 @@ from plmctl.corpus.store import TokenStore
 from plmctl.errors import ConfigError
 from plmctl.examples.keys import fold
 from plmctl.examples.masking import Treatment, choose_spans, replace_spans, spans_of
-from plmctl.families.base import families
-from plmctl.models.decoder import hidden_states, states_of_both_sides
+from plmctl.families.base import families, get_family, make_family
+from plmctl.models.decoder import hidden_states, states_at, states_of_both_sides
 from plmctl.models.fast import apply_fast_paths
 from plmctl.models.network import Network
 from plmctl.objectives.base import get_objective
@@ -266,3 +266,46 @@ def test_the_penalty_of_the_normalizer(name: str, store: TokenStore) -> None:
     assert mean == pytest.approx(1e-4 * np.log(120) ** 2, rel=0.06)  # of a new network
     assert examples.loss_terms == ("lm", "z_loss")
     assert plain.loss_terms == examples.counted_terms == ("lm",)
+
+
+# --- In use: a network whose config says that it sees both sides ---
+
+
+@pytest.mark.parametrize("family", BOTH)
+@pytest.mark.parametrize("attention", ["eager", "sdpa", "auto"])
+def test_padded_rows_of_both_sides_are_those_of_transformers(family: str, attention: str) -> None:
+    """transformers reads ``is_causal`` of a config; here it is its own forward with a mask."""
+    plain, fast = network(family).model, network(family).model
+    plain.set_attn_implementation("eager")
+    if attention != "auto":
+        fast.set_attn_implementation(attention)
+    apply_fast_paths(fast, device="cpu", compiled=False, sharded=False, attention=attention)
+    ids = torch.randint(10, 120, (3, 24), generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([24, 17, 9])
+    mask = (torch.arange(24) < lengths[:, None]).long()
+    with torch.no_grad():
+        causal = hidden_states(fast, ids, attention_mask=mask)
+        for model in (plain, fast):
+            model.config.is_causal = False
+        expected = plain.base_model(ids, attention_mask=mask).last_hidden_state
+        states = hidden_states(fast, ids, attention_mask=mask)
+        last = states_at(fast, ids, lengths - 1)
+    real = mask.bool()
+    torch.testing.assert_close(states[real], expected[real], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(last, expected[range(3), lengths - 1], rtol=1e-4, atol=1e-5)
+    assert (states - causal)[real].abs().max() > 0.01
+
+
+def test_pretraining_goes_on_from_left_to_right(tmp_path: Path) -> None:
+    """A folder that says otherwise would let ``clm`` see what it predicts."""
+    model = network("llama").model
+    model.config.is_causal = False
+    model.save_pretrained(tmp_path)
+    config = get_family("llama").Config(family="llama", init_from=str(tmp_path))
+    again = make_family(config).load_start(("lm",), print)
+    assert again.config.is_causal is True
+    ids = torch.randint(10, 120, (1, 24), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            hidden_states(again, ids)[:, :9], hidden_states(again, ids[:, :9]), rtol=1e-4, atol=1e-5
+        )

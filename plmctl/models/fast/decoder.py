@@ -22,6 +22,7 @@ from plmctl.models.decoder import (
     block_mask,
     cache_parameter,
     states_of_both_sides,
+    until,
 )
 from plmctl.models.fast.attention import attend, cpu_attention
 from plmctl.models.fast.required import require_attributes, require_parameters
@@ -38,12 +39,18 @@ require_parameters(GPT2Block.forward, "hidden_states", cache_parameter(GPT2Block
 
 class _Gpt2Layers(FastDecoder, nn.ModuleList):
     def states(
-        self, body: Any, embedded: Tensor, position_ids: Tensor | None, *, both_sides: bool = False
+        self,
+        body: Any,
+        embedded: Tensor,
+        position_ids: Tensor | None,
+        *,
+        both_sides: bool = False,
+        real: Tensor | None = None,
     ) -> Tensor:
         """The last hidden states, as transformers' own forward computes them."""
         if not is_fused(body):
-            return unfused_states(body, embedded, position_ids, both_sides=both_sides)
-        mask, options = seen(position_ids, both_sides=both_sides)
+            return unfused_states(body, embedded, position_ids, both_sides=both_sides, real=real)
+        mask, options = seen(position_ids, both_sides=both_sides, real=real)
         states = body.drop(embedded + body.wpe(counted(embedded, position_ids)))
         for block in self:
             states = block(states, None, mask, **options)
@@ -54,16 +61,19 @@ class _Gpt2Layers(FastDecoder, nn.ModuleList):
 class _Gpt2LayersApart(_Gpt2Layers):
     """On a CPU, with whole weights: the top layer need not be called as a whole."""
 
-    def states_at(self, body: Any, embedded: Tensor, column_B: Tensor) -> Tensor:
+    def states_at(
+        self, body: Any, embedded: Tensor, column_B: Tensor, *, both_sides: bool = False
+    ) -> Tensor:
         """Three quarters of the top layer, all but keys, values and queries, at one position."""
         if not is_fused(body):
-            return super().states_at(body, embedded, column_B)
-        rows_B, places_1T = torch.arange(len(column_B)), counted(embedded, None)
-        states = body.drop(embedded + body.wpe(places_1T))
+            return super().states_at(body, embedded, column_B, both_sides=both_sides)
+        rows_B, real = torch.arange(len(column_B)), until(column_B, embedded.shape[1])
+        mask, options = seen(None, both_sides=both_sides, real=real if both_sides else None)
+        states = body.drop(embedded + body.wpe(counted(embedded, None)))
         blocks: list[Any] = list(self)
         top = blocks.pop()
         for block in blocks:
-            states = block(states, None, None)
+            states = block(states, None, mask, **options)
         inner = top.attn
         query, key, value = inner.c_attn(top.ln_1(states)).split(inner.split_size, -1)
         query, key, value = (
@@ -75,7 +85,7 @@ class _Gpt2LayersApart(_Gpt2Layers):
             query,
             key,
             value,
-            (places_1T <= column_B[:, None])[:, None, None],
+            real[:, None, None],
             dropout=inner.attn_dropout.p if inner.training else 0.0,
             scaling=inner.scaling,
             is_causal=False,
@@ -88,7 +98,13 @@ class _Gpt2LayersApart(_Gpt2Layers):
 
 class _Gpt1Layers(FastDecoder, nn.ModuleList):
     def states(
-        self, body: Any, embedded: Tensor, position_ids: Tensor | None, *, both_sides: bool = False
+        self,
+        body: Any,
+        embedded: Tensor,
+        position_ids: Tensor | None,
+        *,
+        both_sides: bool = False,
+        real: Tensor | None = None,
     ) -> Tensor:
         """The last hidden states; transformers' own forward takes no mask for packed rows."""
         if both_sides:
@@ -108,21 +124,33 @@ def is_fused(body: Any) -> bool:
 
 
 def unfused_states(
-    body: Any, embedded: Tensor, position_ids: Tensor | None, *, both_sides: bool
+    body: Any,
+    embedded: Tensor,
+    position_ids: Tensor | None,
+    *,
+    both_sides: bool,
+    real: Tensor | None = None,
 ) -> Tensor:
     """The last hidden states by transformers' own forward, which makes the mask."""
     if both_sides:
-        return states_of_both_sides(body, embedded, position_ids)
+        return states_of_both_sides(body, embedded, position_ids, real)
     run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
     states: Tensor = run.last_hidden_state
     return states
 
 
-def seen(position_ids: Tensor | None, *, both_sides: bool) -> tuple[Tensor | None, dict[str, bool]]:
+def seen(
+    position_ids: Tensor | None, *, both_sides: bool, real: Tensor | None = None
+) -> tuple[Tensor | None, dict[str, bool]]:
     """The boolean mask of fused attention, and the options of a layer that say what no mask means.
 
     Without a mask, attention is causal unless ``is_causal`` says otherwise.
+
+    Args:
+        real: [B, T], 0 at padding; where positions see both sides, and a row is one text.
     """
+    if real is not None:
+        return (real != 0)[:, None, None], {"is_causal": False}
     mask = None if position_ids is None else block_mask(position_ids, both_sides=both_sides)
     return mask, {"is_causal": False} if both_sides else {}
 

@@ -19,12 +19,18 @@ from plmctl.models.fast.required import require_attributes
 
 class _RotaryLayers(FastDecoder, nn.ModuleList):
     def states(
-        self, body: Any, embedded: Tensor, position_ids: Tensor | None, *, both_sides: bool = False
+        self,
+        body: Any,
+        embedded: Tensor,
+        position_ids: Tensor | None,
+        *,
+        both_sides: bool = False,
+        real: Tensor | None = None,
     ) -> Tensor:
         """The last hidden states, as transformers' own forward computes them."""
         if not is_fused(body):
-            return unfused_states(body, embedded, position_ids, both_sides=both_sides)
-        mask, options = seen(position_ids, both_sides=both_sides)
+            return unfused_states(body, embedded, position_ids, both_sides=both_sides, real=real)
+        mask, options = seen(position_ids, both_sides=both_sides, real=real)
         turns = body.rotary_emb(embedded, position_ids=counted(embedded, position_ids))
         states = embedded
         for layer in self:

@@ -24,7 +24,13 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from plmctl.models.decoder import hidden_states, states_at
 from plmctl.models.encoder import first_tokens_only
-from plmctl.models.load import HeadSource, OwnHeadConfig, config_of, load_with_labels
+from plmctl.models.load import (
+    HeadSource,
+    OwnHeadConfig,
+    changed_config,
+    config_of,
+    load_with_labels,
+)
 from plmctl.models.own_heads import EncoderWithHead, encoder_config, load_own_head
 from plmctl.models.parameters import add_token_embeddings
 
@@ -53,11 +59,9 @@ def load_classifier(
     Raises:
         DataError: As ``load_network``.
     """
-    config: Any = config_of(start.model)
+    config = changed_config(start.model, changes)
     if config.pad_token_id is None:  # transformers' GPT classes find the last token by it
         config.pad_token_id = start.tokenizer.pad_token_id
-    for name, value in changes.items():
-        setattr(config, name, value)
     network, new = load_with_labels(cls, start, config)
     for module in map(network.get_submodule, new):
         initialize(module, config)
@@ -187,10 +191,11 @@ def _last_and_next(
 
     Padding is at the end, where no token of a causal network sees it: without a mask.
     """
-    ids, last_S = input_ids.flatten(0, -2), attention_mask.flatten(0, -2).sum(1) - 1
+    ids, real = input_ids.flatten(0, -2), attention_mask.flatten(0, -2)
+    last_S = real.sum(1) - 1
     if lm_cells is None:
         return states_at(model, ids, last_S), {}
-    states = hidden_states(model, ids)
+    states = hidden_states(model, ids, attention_mask=real)
     lm = linear(states.flatten(0, 1)[lm_cells], model.get_input_embeddings().weight)
     return states[torch.arange(len(ids), device=ids.device), last_S], {"lm": lm}
 

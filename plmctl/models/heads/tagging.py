@@ -14,10 +14,15 @@ from transformers import (
 from transformers import initialization as init
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from plmctl import hub
 from plmctl.models.elmo import ElmoConfig, ScalarMix
 from plmctl.models.heads.classification import InitializeHead
-from plmctl.models.load import HeadSource, OwnHeadConfig, config_of, load_with_labels
+from plmctl.models.load import (
+    HeadSource,
+    OwnHeadConfig,
+    changed_config,
+    config_of,
+    load_with_labels,
+)
 from plmctl.models.own_heads import EncoderWithHead, load_own_head
 
 # --- Loading a network with its head ---
@@ -41,14 +46,19 @@ def load_tagger(
         "label2id": {name: number for number, name in enumerate(start.labels)},
     }
     if mix and not isinstance(config_of(start.model), ElmoConfig | MixedConfig):
-        encoder = AutoConfig.from_pretrained(hub.local(start.model), **changes)
-        mixed = MixedConfig(encoder=encoder, dropout=next(iter(changes.values()), 0.1), **labels)
+        encoder = changed_config(start.model, changes)
+        mixed = MixedConfig(encoder=encoder, dropout=_rate(changes), **labels)
         return load_own_head(MixedForTokenClassification, start, mixed)
-    config = AutoConfig.from_pretrained(hub.local(start.model), **labels, **changes)
+    config = changed_config(start.model, {**labels, **changes})
     network, new = load_with_labels(AutoModelForTokenClassification, start, config)
     if not start.pretrained or "classifier" in new:
         initialize(network.classifier, config)
     return network
+
+
+def _rate(changes: Mapping[str, Any]) -> float:
+    """The dropout among the changes of a config."""
+    return next((rate for rate in changes.values() if isinstance(rate, float)), 0.1)
 
 
 # --- A learned mix of all layers of an encoder, in place of its last one ---

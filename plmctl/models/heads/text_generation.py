@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     GenerationConfig,
     LogitsProcessorList,
     PreTrainedModel,
 )
 
-from plmctl import hub
 from plmctl.arrays import batches, lengths_of, padded
 from plmctl.models.any_head import ability, logits_at, options_of
 from plmctl.models.decoder import hidden_states
-from plmctl.models.load import HeadSource, from_scratch, load_network
+from plmctl.models.load import HeadSource, changed_config, from_scratch, load_network
 from plmctl.models.parameters import add_token_embeddings
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ def load_writer(
     Args:
         new_ids: The ids of tokens that finetuning adds to the vocabulary (GPT-1).
     """
-    config = AutoConfig.from_pretrained(hub.local(start.model), **changes)
+    config = changed_config(start.model, changes)
     network: Any = (
         load_network(AutoModelForCausalLM, start.model, config=config).network
         if start.pretrained
