@@ -7,6 +7,8 @@ from statistics import median
 
 import pytest
 
+from plmctl.commands.evaluate_suite import settings_of
+from plmctl.suites.base import get_suite
 from tests.commands.conftest import Cli, sentence
 from tests.commands.test_bad_input import refused
 from tests.commands.test_made_from import another
@@ -123,3 +125,14 @@ def test_a_failed_task_leaves_the_others(cli: Cli, pretrained: dict[str, Path], 
     for words in ("1 of 2 runs failed", no_column, "the others are kept"):
         assert words in err
     assert [c["name"] for c in result("suite-4", "glue")["columns"]] == ["CoLA"]
+
+
+def test_what_is_set_for_finetunings_and_parts() -> None:
+    """The device and the sides that a decoder sees are those of all; the rest is of recipes."""
+    suite = get_suite("babylm")
+    given = ["both_sides=true", "compute.device=cpu", "train.epochs=1", "blimp.batch_size=8"]
+    _, _, settings = settings_of(suite, given)
+    for task in suite.tasks:
+        assert settings[task.name] == given[:3]
+    for part in suite.parts:
+        assert settings[part.name] == given[:2] + ["batch_size=8"] * (part.name == "blimp")
