@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+
+class View(NamedTuple):
+    """What a position sees of its text.
+
+    Attributes:
+        both_sides: Also what is after it.
+        real: [B, T], 0 at padding; read only with ``both_sides``. None: there is none.
+    """
+
+    both_sides: bool
+    real: Tensor | None = None
+
+
+LEFT_TO_RIGHT = View(both_sides=False)
 
 
 class FastDecoder(metaclass=ABCMeta):
@@ -15,13 +30,7 @@ class FastDecoder(metaclass=ABCMeta):
 
     @abstractmethod
     def states(
-        self,
-        body: Any,
-        embedded: Tensor,
-        position_ids: Tensor | None,
-        *,
-        both_sides: bool = False,
-        real: Tensor | None = None,
+        self, body: Any, embedded: Tensor, position_ids: Tensor | None, view: View = LEFT_TO_RIGHT
     ) -> Tensor:
         """[B, T, H] of token embeddings [B, T, H]; ``body`` is the network with these layers."""
 
@@ -29,8 +38,8 @@ class FastDecoder(metaclass=ABCMeta):
         self, body: Any, embedded: Tensor, column_B: Tensor, *, both_sides: bool = False
     ) -> Tensor:
         """[B, H], one position of each row, which is one text and ends there."""
-        real = until(column_B, embedded.shape[1]) if both_sides else None
-        return _at(self.states(body, embedded, None, both_sides=both_sides, real=real), column_B)
+        view = View(both_sides, until(column_B, embedded.shape[1]))
+        return _at(self.states(body, embedded, None, view), column_B)
 
 
 def sees_both_sides(network: Any) -> bool:
@@ -59,13 +68,12 @@ def hidden_states(
     """
     body = model.base_model
     both = sees_both_sides(model.config) if both_sides is None else both_sides
-    real = attention_mask if both else None
     if (layers := _fast(body)) is not None:
         embedded: Tensor = model.get_input_embeddings()(input_ids)
-        return layers.states(body, embedded, position_ids, both_sides=both, real=real)
+        return layers.states(body, embedded, position_ids, View(both, attention_mask))
     if both:
         embedded = model.get_input_embeddings()(input_ids)
-        return states_of_both_sides(body, embedded, position_ids, real)
+        return states_of_both_sides(body, embedded, position_ids, attention_mask)
     options: dict[str, Any] = {} if position_ids is None else {"position_ids": position_ids}
     if getattr(model.config, "use_cache", None) is not None:
         # A cache would cost memory, and transformers would not separate the texts of a row.

@@ -18,7 +18,9 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.models.openai.modeling_openai import Attention, Block
 
 from plmctl.models.decoder import (
+    LEFT_TO_RIGHT,
     FastDecoder,
+    View,
     block_mask,
     cache_parameter,
     states_of_both_sides,
@@ -39,18 +41,12 @@ require_parameters(GPT2Block.forward, "hidden_states", cache_parameter(GPT2Block
 
 class _Gpt2Layers(FastDecoder, nn.ModuleList):
     def states(
-        self,
-        body: Any,
-        embedded: Tensor,
-        position_ids: Tensor | None,
-        *,
-        both_sides: bool = False,
-        real: Tensor | None = None,
+        self, body: Any, embedded: Tensor, position_ids: Tensor | None, view: View = LEFT_TO_RIGHT
     ) -> Tensor:
         """The last hidden states, as transformers' own forward computes them."""
         if not is_fused(body):
-            return unfused_states(body, embedded, position_ids, both_sides=both_sides, real=real)
-        mask, options = seen(position_ids, both_sides=both_sides, real=real)
+            return unfused_states(body, embedded, position_ids, view)
+        mask, options = seen(position_ids, view)
         states = body.drop(embedded + body.wpe(counted(embedded, position_ids)))
         for block in self:
             states = block(states, None, mask, **options)
@@ -68,7 +64,7 @@ class _Gpt2LayersApart(_Gpt2Layers):
         if not is_fused(body):
             return super().states_at(body, embedded, column_B, both_sides=both_sides)
         rows_B, real = torch.arange(len(column_B)), until(column_B, embedded.shape[1])
-        mask, options = seen(None, both_sides=both_sides, real=real if both_sides else None)
+        mask, options = seen(None, View(both_sides, real))
         states = body.drop(embedded + body.wpe(counted(embedded, None)))
         blocks: list[Any] = list(self)
         top = blocks.pop()
@@ -98,16 +94,10 @@ class _Gpt2LayersApart(_Gpt2Layers):
 
 class _Gpt1Layers(FastDecoder, nn.ModuleList):
     def states(
-        self,
-        body: Any,
-        embedded: Tensor,
-        position_ids: Tensor | None,
-        *,
-        both_sides: bool = False,
-        real: Tensor | None = None,
+        self, body: Any, embedded: Tensor, position_ids: Tensor | None, view: View = LEFT_TO_RIGHT
     ) -> Tensor:
         """The last hidden states; transformers' own forward takes no mask for packed rows."""
-        if both_sides:
+        if view.both_sides:
             raise NotImplementedError("the attention of GPT-1 is causal")
         mask = None if position_ids is None else block_mask(position_ids)
         places = body.positions_embed(counted(embedded, position_ids))
@@ -123,36 +113,26 @@ def is_fused(body: Any) -> bool:
     return attention == "sdpa" or attention.startswith("plmctl")
 
 
-def unfused_states(
-    body: Any,
-    embedded: Tensor,
-    position_ids: Tensor | None,
-    *,
-    both_sides: bool,
-    real: Tensor | None = None,
-) -> Tensor:
+def unfused_states(body: Any, embedded: Tensor, position_ids: Tensor | None, view: View) -> Tensor:
     """The last hidden states by transformers' own forward, which makes the mask."""
-    if both_sides:
-        return states_of_both_sides(body, embedded, position_ids, real)
+    if view.both_sides:
+        return states_of_both_sides(body, embedded, position_ids, view.real)
     run = body(inputs_embeds=embedded, position_ids=position_ids, use_cache=False)
     states: Tensor = run.last_hidden_state
     return states
 
 
-def seen(
-    position_ids: Tensor | None, *, both_sides: bool, real: Tensor | None = None
-) -> tuple[Tensor | None, dict[str, bool]]:
+def seen(position_ids: Tensor | None, view: View) -> tuple[Tensor | None, dict[str, bool]]:
     """The boolean mask of fused attention, and the options of a layer that say what no mask means.
 
     Without a mask, attention is causal unless ``is_causal`` says otherwise.
-
-    Args:
-        real: [B, T], 0 at padding; where positions see both sides, and a row is one text.
     """
-    if real is not None:
-        return (real != 0)[:, None, None], {"is_causal": False}
+    both_sides, real = view
+    options = {"is_causal": False} if both_sides else {}
+    if both_sides and real is not None:  # then a row is one text
+        return (real != 0)[:, None, None], options
     mask = None if position_ids is None else block_mask(position_ids, both_sides=both_sides)
-    return mask, {"is_causal": False} if both_sides else {}
+    return mask, options
 
 
 def counted(embedded: Tensor, position_ids: Tensor | None) -> Tensor:

@@ -12,25 +12,19 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import LlamaModel, Qwen3Model
 
-from plmctl.models.decoder import FastDecoder
+from plmctl.models.decoder import LEFT_TO_RIGHT, FastDecoder, View
 from plmctl.models.fast.decoder import counted, is_fused, seen, unfused_states
 from plmctl.models.fast.required import require_attributes
 
 
 class _RotaryLayers(FastDecoder, nn.ModuleList):
     def states(
-        self,
-        body: Any,
-        embedded: Tensor,
-        position_ids: Tensor | None,
-        *,
-        both_sides: bool = False,
-        real: Tensor | None = None,
+        self, body: Any, embedded: Tensor, position_ids: Tensor | None, view: View = LEFT_TO_RIGHT
     ) -> Tensor:
         """The last hidden states, as transformers' own forward computes them."""
         if not is_fused(body):
-            return unfused_states(body, embedded, position_ids, both_sides=both_sides, real=real)
-        mask, options = seen(position_ids, both_sides=both_sides, real=real)
+            return unfused_states(body, embedded, position_ids, view)
+        mask, options = seen(position_ids, view)
         turns = body.rotary_emb(embedded, position_ids=counted(embedded, position_ids))
         states = embedded
         for layer in self:
