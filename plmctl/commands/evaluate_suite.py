@@ -49,6 +49,7 @@ from plmctl.families.base import get_family
 from plmctl.files import read_json
 from plmctl.folders import check_model
 from plmctl.hashing import model_hashes
+from plmctl.metrics.deciding import larger_is_better
 from plmctl.metrics.statistics import spread
 from plmctl.run.configs import FinetuneConfig, SuiteConfig, load
 from plmctl.run.display import say, show_result
@@ -62,7 +63,8 @@ from plmctl.run.folder import (
     write_results,
 )
 from plmctl.run.several import finish_all, refuse_changed, some_failed
-from plmctl.suites.base import Recipe, Suite, SuitePart, SuiteTask, get_suite
+from plmctl.run.yardstick import methods_beside
+from plmctl.suites.base import Column, Recipe, Suite, SuitePart, SuiteTask, get_suite
 from plmctl.tasks.base import ScoredConfig
 
 if TYPE_CHECKING:
@@ -596,6 +598,7 @@ def _task_scores(entry: Entry, compared: Mapping[str, Any]) -> dict[str, Any]:
         "settings_tried": len(compared["settings"]),
         "items": len(read_results(Path(runs[0]) / "eval/rows/valid.json", "values")["values"]),
         "data": environment["hashes"]["data"],
+        "counting": methods_beside(Path(runs[0])),
         "scored": {
             stem: [
                 {
@@ -675,7 +678,7 @@ def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]
 
     Returns:
         For each: name, task, what, rows; value, se, low, high (None if the task has none); seeds
-        and std.
+        and std; counting, the best that needs no network on these rows, or None.
     """
     result = []
     for column in suite.columns:
@@ -699,15 +702,25 @@ def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]
                 **uncertainty,
                 "seeds": len(scaled),
                 "std": spread(scaled)["std"],
+                "counting": _counted(column, tasks[column.task]),
             }
         )
     return result
+
+
+def _counted(column: Column, task: Mapping[str, Any]) -> float | None:
+    """The best that counting gives of a metric on the validation rows; None: nothing."""
+    methods = task.get("counting", {}).values() if column.rows == "dev" else ()
+    values = [one[column.metric] for one in methods if column.metric in one]
+    best = max if larger_is_better(column.metric) else min
+    return column.scale * best(values) if values else None
 
 
 def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The suite's averages for which every column has a value."""
     values = {column["name"]: column["value"] for column in columns}
     errors = {column["name"]: column["se"] for column in columns if column["se"] is not None}
+    counted = suite.means({c["name"]: c["counting"] for c in columns if c["counting"] is not None})
     means, result = suite.means(values), []
     for average in suite.averages:
         if average.name not in means:
@@ -724,6 +737,7 @@ def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[d
                 "se": error,
                 "low": None if margin is None else value - margin,
                 "high": None if margin is None else value + margin,
+                "counting": counted.get(average.name),
             }
         )
     return result
@@ -772,8 +786,8 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
 
     scores = [*document["columns"], *document["averages"]]
     seeds = _seeds(document)
-    beside = _nearest_published(suite, document)
-    head = ["", "here, se", "95 %", *(["std"] if seeds > 1 else [])]
+    beside, counts = _nearest_published(suite, document), _counts(document)
+    head = ["", "here, se", "95 %", *(["std"] if seeds > 1 else []), *["counting"] * counts]
     head += [f"{row.model} ({row.split})" for row in beside]
     digits = {column.name: column.digits for column in suite.columns}
     rows = []
@@ -789,6 +803,7 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
         ]
         if seeds > 1:
             cells.append(_decimal(metric.get("std"), of_metric))
+        cells += [_decimal(metric["counting"], of_metric)] * counts
         theirs = [{**row.scores, **suite.means(row.scores)} for row in beside]
         cells += [_decimal(of.get(metric["name"]), of_metric) for of in theirs]
         rows.append([metric["name"], *cells])
@@ -801,6 +816,13 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
 
 def table_notes(suite: Suite, document: Mapping[str, Any]) -> Iterator[str]:
     """Notes below the table: the averages, sets with other rows, sources of published results."""
+    methods = {name for task in document["tasks"].values() for name in task.get("counting", ())}
+    if methods:
+        best = "" if len(methods) == 1 else "the best of "
+        yield (
+            f"counting: {best}{listed(sorted(methods))}, on the same rows, without a network "
+            "(`plmctl docs worth-it`)"
+        )
     for average in document["averages"]:
         yield f"{average['name']}: {average['what']}"
     for one in document["incomplete"]:
@@ -830,8 +852,14 @@ def _nearest_published(suite: Suite, document: Mapping[str, Any]) -> tuple[Any, 
     shape = document["shape"]
     here = {column["name"] for column in document["columns"]}
     rows = suite.nearest(document["family"], tuple(shape) if shape else None, len(suite.published))
-    room = shutil.get_terminal_size().columns - _OURS - 6 * (_seeds(document) > 1)
+    room = shutil.get_terminal_size().columns - _OURS
+    room -= 6 * (_seeds(document) > 1) + 10 * _counts(document)
     return tuple(row for row in rows if here & set(row.scores))[: max(_LEAST, room // _COLUMN)]
+
+
+def _counts(document: Mapping[str, Any]) -> bool:
+    """Whether counting gave anything."""
+    return any(column["counting"] is not None for column in document["columns"])
 
 
 def _seeds(document: Mapping[str, Any]) -> int:

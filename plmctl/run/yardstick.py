@@ -169,6 +169,14 @@ def kept_methods(
     return _read(_path(folder), _made_of(task, hashes))
 
 
+def methods_beside(run: Path) -> dict[str, dict[str, float]]:
+    """The metrics of each method, by its name, of a finished run; empty if it counted nothing."""
+    with suppress(DataError):
+        methods = read_results(_path(run), "methods")["methods"]
+        return {one["name"]: one["metrics"] for one in methods if one.keys() >= _KEYS}
+    return {}
+
+
 def _read(path: Path, made_of: Mapping[str, Any]) -> Methods:
     with suppress(DataError):
         document = read_results(path, "made_of", "methods")

@@ -55,6 +55,8 @@ def test_a_suite_s_table(cli: Cli, pretrained: dict[str, Path], data: Path) -> N
     errors = [100 * result(run)["uncertainty"]["matthews"]["se"] for run in runs]
     assert column["se"] == pytest.approx(median(errors))
     assert column["low"] <= column["value"] <= column["high"]
+    (counted,) = result(runs[0], "yardstick")["methods"]
+    assert column["counting"] == pytest.approx(100 * counted["metrics"]["matthews"])
 
     # Another task later: the first keeps its place, and nothing of it runs again.
     before = Path(runs[0], "events").read_text(encoding="utf-8")
@@ -63,6 +65,7 @@ def test_a_suite_s_table(cli: Cli, pretrained: dict[str, Path], data: Path) -> N
     document = json.loads(out)
     assert [c["name"] for c in document["columns"]] == ["CoLA", "MNLI-m", "MNLI-mm"]
     assert document["averages"] == []  # of part of the tasks there is none
+    assert [c["counting"] is None for c in document["columns"]] == [False, False, True]
     assert document == result("suite-1", "glue")
     mnli = "suite-1/mnli/seeds/seed=42"
     mismatched = result(mnli, "dev_mismatched")
@@ -77,6 +80,8 @@ def test_a_suite_s_table(cli: Cli, pretrained: dict[str, Path], data: Path) -> N
     assert "MNLI-mm" in out
     assert "BERT-base" in out
     assert "README of transformers" in err
+    assert "counting" in out
+    assert f"counting: {counted['name']}, on the same rows" in err
 
     # Finished runs of another model are not put into the table, and nothing is run.
     with another(Path(model, "model.safetensors")):
