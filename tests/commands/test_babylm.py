@@ -10,6 +10,7 @@ import pytest
 from plmctl.commands import export
 from plmctl.commands.export import SavedCheckpoint, branch_names
 from plmctl.commands.suite_parts import checkpoints_of
+from plmctl.suites.base import get_suite
 from plmctl.suites.leaderboards import FAST as FAST_NAMES
 from tests.commands.conftest import Cli, sentence
 from tests.commands.test_bad_input import refused
@@ -385,3 +386,73 @@ def test_what_a_family_cannot_do(cli: Cli, data: Path, tmp_path: Path) -> None:
     assert "ewok is skipped: ELMo's likelihood is of whole sentences" in err
     assert {column["task"] for column in json.loads(out)["columns"]} == {"blimp", "supplement"}
     refused(cli(*asked, "run=babylm-5", "--tasks", "ewok"), 2, "does not support elmo")
+
+
+# --- The multilingual track ---
+
+
+def test_the_multilingual_track(cli: Cli, pretrained: dict[str, Path], world: Path) -> None:
+    """A miniature of each kind of file; what has no files is left out, with a line."""
+    data = world / "multilingual"
+    lines(data / "blimp_nl" / "anaphor.jsonl", pairs("anaphor", 0, 6))
+    pair = [{"sen": sentence(n), "wrong_sen": sentence(n)[::-1]} for n in range(5)]
+    text = "".join(f"{row['sen']}\t{row['wrong_sen']}\n" for row in pair)
+    (data / "multiblimp" / "nld").mkdir(parents=True)
+    (data / "multiblimp" / "nld" / "data.tsv").write_text(f"sen\twrong_sen\n{text}")
+    worse = [
+        {"acceptable_sent": sentence(n), "unacceptable_sent": sentence(n)[::-1]} for n in range(4)
+    ]
+    lines(data / "xcomps" / "comps_nl.jsonl", worse)
+    choices = [
+        {"prompt": short(n), "choices": [short(n + 1), short(n + 2)], "label": n % 2}
+        for n in range(4)
+    ]
+    for name in ("Hellaswag", "WinoGrande", "StoryCloze"):
+        lines(data / "mubench" / f"{name}Dataset_lighteval_nl.jsonl", choices)
+    for number, split in enumerate(("train", "valid")):
+        rows = [
+            {"idx": n, "sentence": sentence(n), "label": "AB"[n % 2]}
+            for n in range(number, 40, number + 1)
+        ]
+        lines(data / "nl" / "arc" / f"arc_nl.{split}.jsonl", rows)
+        of_two = [
+            {
+                "idx": n,
+                "premise": sentence(n),
+                "hypothesis": short(n),
+                "label": ("蕴含", "矛盾")[n % 2],
+            }
+            for n in range(number, 40, number + 1)
+        ]
+        lines(data / "zh" / "mnli" / f"mnli_zh.{split}.jsonl", of_two)
+    model = str(pretrained["gpt2"] / "model")
+    command = ("suite", model, "babylm-multilingual", "--data", str(data), "run=multilingual-1")
+    code, out, err = cli(*command, *FAST, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    scores = {column["name"]: column["value"] for column in found["columns"]}
+    assert list(scores) == [
+        "nl BLiMP-NL", "nl MultiBLiMP", "nl XCOMPS", "nl HellaSwag", "nl WinoGrande",
+        "nl StoryCloze", "nl ARC", "zh MNLI",
+    ]  # fmt: skip
+    (average,) = found["averages"]
+    assert average["name"] == "nl zero-shot"
+    assert average["value"] == pytest.approx(sum(list(scores.values())[:6]) / 6)
+    assert "zh/arc/arc_zh" in err
+    assert "zhoblimp/*.jsonl" in err
+
+
+@pytest.mark.parametrize(
+    ("model", "averages"),
+    [
+        ("Strict-Small", {"en zero-shot": 53.98, "en finetuned": 30.32}),
+        ("babylm-nld", {"nl zero-shot": 59.61, "nl finetuned": 32.96}),
+        ("babylm-zho", {"zh zero-shot": 52.87, "zh finetuned": 29.24}),
+        ("en_nld_zho_equal", {"nl zero-shot": 57.81, "zh finetuned": 27.23}),
+    ],
+)
+def test_averages_are_those_of_the_organisers_table(model: str, averages: dict[str, float]) -> None:
+    suite = get_suite("babylm_multilingual")
+    (row,) = (one for one in suite.published if one.model == f"GPT-2 {model}")
+    means = suite.means(row.scores)
+    assert {name: means[name] for name in averages} == pytest.approx(averages, abs=0.006)
