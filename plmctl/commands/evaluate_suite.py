@@ -45,7 +45,7 @@ from plmctl.config.load import find_config
 from plmctl.corpus.source import content_hash, resolve
 from plmctl.errors import ConfigError, DataError, PlmError, listed, nearest
 from plmctl.evaluation.model import LoadedModel
-from plmctl.families.base import get_family
+from plmctl.families.base import get_family, refuse_both_sides
 from plmctl.files import read_json
 from plmctl.folders import check_model
 from plmctl.hashing import model_hashes
@@ -107,6 +107,8 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
             nothing was run.
         PlmError: Some of the runs failed; the others are kept, and in the table.
     """
+    from plmctl.models.load import config_of  # it imports PyTorch
+
     suite = in_language(get_suite(request.suite), request.lang, request.data)
     request = replace(request, model=check_model(request.model))
     family = LoadedModel(request.model).family.name
@@ -123,6 +125,8 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     # Whatever can be refused is refused before the first run: a suite trains for hours or days.
     check_run(config, config.run, fresh=request.fresh)
     part_runs, missing = planned_parts(config, parts, task_settings, saved)
+    if any(one.config.both_sides for one in part_runs):
+        refuse_both_sides(request.model, config_of(request.model))
     planned = entries(config, tasks, recipes_of(suite, family), task_settings, missing)
     if request.grid and not any(entry.config.grid for entry in planned):
         raise ConfigError("--grid: none of these recipes has a grid", "leave out --grid")
@@ -571,6 +575,7 @@ def suite_scores(
         "suite": config.suite,
         "title": suite.title,
         "model": config.model,
+        "settings": list(config.settings),
         "family": family,
         "shape": _shape(config.model),
         "hashes": hashes,
@@ -598,7 +603,7 @@ def _task_scores(entry: Entry, compared: Mapping[str, Any]) -> dict[str, Any]:
         "settings_tried": len(compared["settings"]),
         "items": len(read_results(Path(runs[0]) / "eval/rows/valid.json", "values")["values"]),
         "data": environment["hashes"]["data"],
-        "counting": methods_beside(Path(runs[0])),
+        "counting": [methods_beside(Path(run)) for run in runs],
         "scored": {
             stem: [
                 {
@@ -702,18 +707,22 @@ def suite_columns(suite: Suite, tasks: Mapping[str, Any]) -> list[dict[str, Any]
                 **uncertainty,
                 "seeds": len(scaled),
                 "std": spread(scaled)["std"],
-                "counting": _counted(column, tasks[column.task]),
+                "counting": counted(column, tasks[column.task]),
             }
         )
     return result
 
 
-def _counted(column: Column, task: Mapping[str, Any]) -> float | None:
-    """The best that counting gives of a metric on the validation rows; None: nothing."""
-    methods = task.get("counting", {}).values() if column.rows == "dev" else ()
-    values = [one[column.metric] for one in methods if column.metric in one]
+def counted(column: Column, task: Mapping[str, Any]) -> float | None:
+    """The best that counting gives on the validation rows, the median over seeds; None: nothing."""
     best = max if larger_is_better(column.metric) else min
-    return column.scale * best(values) if values else None
+    values = [
+        best(found)
+        for methods in task.get("counting", ())
+        if (found := [one[column.metric] for one in methods.values() if column.metric in one])
+    ]
+    whole = column.rows == "dev" and values and len(values) == len(task["runs"])
+    return column.scale * median(values) if whole else None
 
 
 def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -816,7 +825,14 @@ def suite_table(suite: Suite, document: Mapping[str, Any]) -> Table:
 
 def table_notes(suite: Suite, document: Mapping[str, Any]) -> Iterator[str]:
     """Notes below the table: the averages, sets with other rows, sources of published results."""
-    methods = {name for task in document["tasks"].values() for name in task.get("counting", ())}
+    if settings := document.get("settings"):
+        yield f"set by you: {' '.join(settings)}"
+    methods = {
+        name
+        for task in document["tasks"].values()
+        for methods in task.get("counting", ())
+        for name in methods
+    }
     if methods:
         best = "" if len(methods) == 1 else "the best of "
         yield (

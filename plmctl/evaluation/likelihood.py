@@ -138,6 +138,8 @@ class Likelihood(ABC):
     """The heads that it needs."""
     MEASURES: ClassVar[str]
     """The measures that support this kind, for messages."""
+    REMEDY: ClassVar[str] = ""
+    """What makes a model of this kind one of another, for messages."""
     READS_SENTENCES: ClassVar[bool] = False
     """Whether models of this kind are trained on sentences; else on text as it is."""
 
@@ -164,7 +166,7 @@ class Likelihood(ABC):
             raise ConfigError(
                 f"{model.name} is a {kind.KIND.replace('_', '-')} model ({model.family.name}); "
                 f"this measure supports only {cls.KIND.replace('_', '-')} models",
-                f"use {kind.MEASURES}",
+                f"{likelihood.REMEDY if model.family.BOTH_SIDES else ''}use {kind.MEASURES}",
             )
         classes = model.config.architectures or []
         beside = model.family.masked_folder(model.name) != model.name  # a generator in the folder
@@ -278,6 +280,7 @@ class CausalLikelihood(Likelihood):
     KIND = "causal"
     LOSS_TERMS = ("lm",)
     MEASURES = "`perplexity` or `bits_per_byte`"
+    REMEDY = "add both_sides=true if it was pretrained with mntp, or "
 
     @property
     def default_window(self) -> int:
@@ -441,10 +444,15 @@ class MaskedLikelihood(Likelihood):
         )["mlm"]
 
 
+FROM_BEFORE = ", from the output before it"
+"""What definitions add for a decoder that sees both sides."""
+
+
 class MaskedNextTokenLikelihood(MaskedLikelihood):
     """The same of a decoder that sees both sides (``mntp``), read one position earlier."""
 
     LOSS_TERMS = ("lm",)
+    REMEDY = "leave out both_sides, or "
     READS_SENTENCES = False
     SPECIAL_AFTER = 0
 
@@ -461,11 +469,11 @@ class MaskedNextTokenLikelihood(MaskedLikelihood):
 
     def definition(self, options: ScoringOptions) -> str:
         """See ``Likelihood.definition``."""
-        return f"{super().definition(options)}, from the output before it"
+        return f"{super().definition(options)}{FROM_BEFORE}"
 
     def sentence_definition(self, options: ScoringOptions) -> str:
         """See ``Likelihood.sentence_definition``."""
-        return f"{super().sentence_definition(options)}, from the output before it"
+        return f"{super().sentence_definition(options)}{FROM_BEFORE}"
 
 
 def masked_until(starts: NDArray[np.bool_], variant: MaskingVariant) -> Ints:

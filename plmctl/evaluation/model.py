@@ -159,10 +159,15 @@ class LoadedModel:
     @property
     def is_masked(self) -> bool:
         """Whether it predicts masked tokens: encoders, and decoders that see both sides."""
+        return set(_MASKED) <= set(self.family.HEADS) or self.sees_both_sides
+
+    @property
+    def sees_both_sides(self) -> bool:
+        """Whether it is a decoder that does: it predicts a token from the output before it."""
         from plmctl.models.decoder import sees_both_sides
 
         decoder = "lm" in self.family.HEADS and not self.text_to_text
-        return set(_MASKED) <= set(self.family.HEADS) or (decoder and sees_both_sides(self.config))
+        return decoder and sees_both_sides(self.config)
 
     @cached_property
     def outputs(self) -> int:
@@ -415,19 +420,17 @@ class LoadedModel:
             ConfigError: The model does not generate text, has no language-model head, or has fewer
                 positions than ``window``. Its weights are not read for this.
         """
-        from plmctl.models.decoder import sees_both_sides
-
         model_class = (self.config.architectures or ["LMHeadModel"])[0]
         if "lm" not in self.family.HEADS:
             raise ConfigError(
                 f"{self.name}: a {model_class} does not generate text",
                 "use a GPT or T5 model; `plmctl predict` fills [MASK] with a masked model",
             )
-        if sees_both_sides(self.config):
+        if self.sees_both_sides:
             raise ConfigError(
-                f"{self.name}: a decoder that sees both sides does not generate text",
-                "leave out both_sides; a folder whose config.json has `is_causal: false` was "
-                "finetuned with it",
+                f"{self.name}: a decoder that sees both sides has no next token to predict",
+                "leave out both_sides, or name the pretrained model: a finetuned folder whose "
+                "config.json has `is_causal: false` sees both sides",
             )
         if not any(head in model_class for head in _WRITE):
             raise ConfigError(

@@ -169,8 +169,7 @@ def vector_reader(model: LoadedModel, layer: int) -> VectorReader:
     family = model.family
     if not reads_both_sides(family):
         raise ConfigError(
-            f"{model.name}: {family.name} models are not supported: they do not read the words "
-            "after a word, or they generate text",
+            f"{model.name}: {family.name} models are not supported, which are made to write text",
             "use ELMo or an encoder (BERT, RoBERTa, ALBERT ...); for text, `plmctl generate`",
         )
     # The network alone: language-model heads are not needed, and finetuned models have none.

@@ -178,8 +178,12 @@ class Generic(Family):
                     f"model.{name}: the folder of init_from decides it",
                     "leave it out; only dropout can be changed",
                 )
+        from plmctl.models.decoder import sees_both_sides
+        from plmctl.models.load import config_of
+
         start = str(self.config.init_from)
-        model = self.load(start, loss_terms, new_heads=new_heads, **self.options)
+        causal = {"is_causal": True} if sees_both_sides(config_of(start)) else {}
+        model = self.load(start, loss_terms, new_heads=new_heads, **self.options, **causal)
         self._check_trainable(model)
         return model
 

@@ -575,10 +575,13 @@ def refuse_both_sides(model: str, network: PreTrainedConfig) -> None:
     Raises:
         ConfigError: It is no such decoder.
     """
-    if not family_of(network).BOTH_SIDES:
+    from plmctl.models.own_heads import encoder_config
+
+    encoder = encoder_config(network)
+    if not family_of(encoder).BOTH_SIDES:
         known = sorted(one.MODEL_TYPE for one in families() if one.BOTH_SIDES and one.MODEL_TYPE)
         raise ConfigError(
-            f"both_sides: {model} is a {network.model_type}",
+            f"both_sides: {model} is a {encoder.model_type}",
             f"leave it out: it is for decoders ({', '.join(known)}); encoders see both sides",
         )
 

@@ -21,7 +21,7 @@ from plmctl.config.base import Text
 from plmctl.corpus.labelled import Row
 from plmctl.errors import DataError
 from plmctl.evaluation.completions import Pair, completion_scorer
-from plmctl.evaluation.likelihood import MaskingVariant
+from plmctl.evaluation.likelihood import FROM_BEFORE, MaskingVariant
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.prompting import Template, column_text, column_value, fill_template
 from plmctl.hashing import digest_of_items
@@ -148,7 +148,8 @@ class RankedCompletions(Measure[Config], config=Config):
         if model.is_masked:
             words = self.config.variant == "word_l2r"
             masked = "its word's later tokens masked too" if words else "one masked at once"
-            return f"of the completion's tokens, {masked}, all else seen"
+            place = FROM_BEFORE if model.sees_both_sides else ""
+            return f"of the completion's tokens, {masked}, all else seen{place}"
         if model.text_to_text:
             return "in the decoder, after a sentinel at the end of the context in the encoder"
         return "each token given all before it, without a begin token"

@@ -23,6 +23,7 @@ from plmctl.corpus.cells import MISSING, number_of
 from plmctl.corpus.labelled import Row, read_rows
 from plmctl.errors import DataError
 from plmctl.evaluation.completions import MaskedCompletions, Pair, completion_scorer
+from plmctl.evaluation.likelihood import FROM_BEFORE
 from plmctl.evaluation.model import LoadedModel
 from plmctl.evaluation.prompting import column_text
 from plmctl.measures.base import Measure, Measurement
@@ -155,7 +156,8 @@ def _numbers(rows: Sequence[Row], column: str) -> Floats:
 
 def _likelihood(model: LoadedModel) -> str:
     if model.is_masked:
-        return "of each token with three masks after what is before it, the first its own"
+        place = FROM_BEFORE if model.sees_both_sides else ""
+        return f"of each token with three masks after what is before it, the first its own{place}"
     if model.text_to_text:
         return "in the decoder, after a sentinel at the end of the context in the encoder"
     return "of each token given all before it, without a begin token"

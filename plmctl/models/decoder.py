@@ -43,8 +43,13 @@ class FastDecoder(metaclass=ABCMeta):
 
 
 def sees_both_sides(network: Any) -> bool:
-    """Whether each position of a decoder sees those after it, as its config says (transformers)."""
-    return getattr(network, "is_causal", None) is False
+    """Whether each position of a decoder sees those after it, as its config says (transformers).
+
+    Args:
+        network: Its config, or one with a head of a task around it.
+    """
+    inside = getattr(network, "encoder", None) or network
+    return getattr(inside, "is_causal", None) is False
 
 
 def hidden_states(

@@ -46,7 +46,9 @@ _LOADED_AS = {
 }
 # Tags that transformers 5 has a pipeline for; the Hub knows all of them.
 _PIPELINES = ("fill-mask", "text-generation", "text-classification", "token-classification")
-_HYPERPARAMETERS = ("seed", "init", "model", "objective", "task", "train", "optim", "schedule")
+_HYPERPARAMETERS = (
+    "seed", "init", "model", "both_sides", "objective", "task", "train", "optim", "schedule",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -463,6 +465,8 @@ def _list(values: Mapping[str, Any], key: str) -> list[str]:
 def _hyperparameters(run: Run) -> Iterator[tuple[str, object]]:
     for section in _HYPERPARAMETERS:
         value = run.setting(section)
+        if section == "both_sides" and not value:
+            continue
         for key, leaf in value.items() if isinstance(value, Mapping) else [("", value)]:
             if leaf is not None:
                 exact = leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)

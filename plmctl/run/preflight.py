@@ -616,12 +616,14 @@ def _sees_both_sides(config: FinetuneConfig, network: PreTrainedConfig) -> bool:
         raise ConfigError(
             f"task.name: {config.task.name} writes text from left to right, and "
             f"{config.model} sees both sides",
-            "leave out both_sides; a folder whose config.json has `is_causal: false` was finetuned "
-            "with it",
+            "leave out both_sides, or name the pretrained model: a finetuned folder whose "
+            "config.json has `is_causal: false` sees both sides",
         )
     if config.compute.attention == "flash_attention_2":
         raise ConfigError(
             "compute.attention: flash_attention_2 is not supported with both_sides",
             "use auto, which is as fast",
         )
+    if not config.both_sides:
+        say(f"{config.model} sees both sides of each token, as it was finetuned (is_causal: false)")
     return True

@@ -239,12 +239,36 @@ def test_finetuned_with_both_sides(cli: Cli, pretrained: dict[str, Path]) -> Non
     with torch.no_grad():
         expected = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits.softmax(-1)
     torch.testing.assert_close(torch.tensor(given), expected, rtol=1e-4, atol=1e-5)
+    assert "| both_sides | true |" in (folder / "README.md").read_text()
+    again = cli("finetune", "both.yaml", f"model={run}", "run=both-again", "both_sides=false")
+    assert f"{run}/model sees both sides of each token" in again[2]
     measure = {"name": "task", "data": ["rows.tsv"]}
     write("task.yaml", {"run": "both-task", "model": run, "measures": [measure]})
     assert cli("eval", "task.yaml")[0] == 0
     refused(
         cli("eval", "task.yaml", "run=other", "both_sides=true"), 2, "is finetuned", "leave it out"
     )
+
+
+def test_a_head_of_its_own_over_both_sides(cli: Cli, pretrained: dict[str, Path]) -> None:
+    """The encoder's config inside the folder's says it, and is read and changed."""
+    task = {"name": "tagging", "scheme": "pos", "layers": "mix"}
+    words = [sentence(n).split() for n in range(20)]
+    rows = [
+        {"tokens": one, "tags": ["A", "B"] * (len(one) // 2) + ["A"] * (len(one) % 2)}
+        for one in words
+    ]
+    Path("tags.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    fields = finetune_config(pretrained["gpt2"]) | {"run": "mixed", "task": task}
+    fields["data"] = {"train": ["tags.jsonl"], "valid": 0.2}
+    write("mixed.yaml", fields)
+    code, _, err = cli("finetune", "mixed.yaml")
+    assert code == 0, err
+    again = ("finetune", "mixed.yaml", "model=mixed", "run=mixed-both", "both_sides=true")
+    code, _, err = cli(*again)
+    assert code == 0, err
+    config = json.loads(Path("mixed-both/model/config.json").read_text())
+    assert config["encoder"]["is_causal"] is False
 
 
 @pytest.mark.parametrize(
@@ -275,7 +299,7 @@ def test_who_cannot_be_finetuned_with_both_sides(
 @pytest.mark.parametrize(
     ("name", "measure", "words"),
     [
-        ("gpt2", {"name": "perplexity", "data": ["text.txt"]}, ("masked", "pseudo_perplexity")),
+        ("gpt2", {"name": "perplexity", "data": ["text.txt"]}, ("masked", "leave out both_sides")),
         ("gpt2", {"name": "clm", "data": ["text.txt"]}, ("clm cannot measure", "both_sides")),
         ("gpt2", {"name": "bits_per_byte", "data": ["text.txt"]}, ("no [MASK]",)),
         ("bert", {"name": "bits_per_byte", "data": ["text.txt"]}, ("is a bert", "gpt2, llama")),

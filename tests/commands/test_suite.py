@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from plmctl.commands.evaluate_suite import settings_of
-from plmctl.suites.base import get_suite
+from plmctl.commands.evaluate_suite import counted, settings_of
+from plmctl.suites.base import Column, get_suite
 from tests.commands.conftest import Cli, sentence
 from tests.commands.test_bad_input import refused
 from tests.commands.test_made_from import another
@@ -130,6 +131,17 @@ def test_a_failed_task_leaves_the_others(cli: Cli, pretrained: dict[str, Path], 
     for words in ("1 of 2 runs failed", no_column, "the others are kept"):
         assert words in err
     assert [c["name"] for c in result("suite-4", "glue")["columns"]] == ["CoLA"]
+
+
+def test_counting_is_the_median_over_the_same_seeds() -> None:
+    """With fewer rows each seed has others, and counting of its own."""
+    column = Column("RTE", "rte", "accuracy", "accuracy")
+    counting = [{"a": {"accuracy": 0.5}, "b": {"accuracy": 0.57}}, {"a": {"accuracy": 0.53}}]
+    task = {"runs": ["1", "2"], "counting": counting}
+    assert counted(column, task) == pytest.approx(55)
+    assert counted(column, task | {"counting": [*counting[:1], {}]}) is None  # of one seed only
+    assert counted(replace(column, rows="test"), task) is None
+    assert counted(column, {"runs": ["1"]}) is None  # of before there was counting
 
 
 def test_what_is_set_for_finetunings_and_parts() -> None:

@@ -296,12 +296,13 @@ def test_padded_rows_of_both_sides_are_those_of_transformers(family: str, attent
     assert (states - causal)[real].abs().max() > 0.01
 
 
-def test_pretraining_goes_on_from_left_to_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["llama", "auto"])
+def test_pretraining_goes_on_from_left_to_right(family: str, tmp_path: Path) -> None:
     """A folder that says otherwise would let ``clm`` see what it predicts."""
     model = network("llama").model
     model.config.is_causal = False
     model.save_pretrained(tmp_path)
-    config = get_family("llama").Config(family="llama", init_from=str(tmp_path))
+    config = get_family(family).Config(family=family, init_from=str(tmp_path))
     again = make_family(config).load_start(("lm",), print)
     assert again.config.is_causal is True
     ids = torch.randint(10, 120, (1, 24), generator=torch.Generator().manual_seed(0))

@@ -23,7 +23,7 @@ from plmctl.models.load import (
     config_of,
     load_with_labels,
 )
-from plmctl.models.own_heads import EncoderWithHead, load_own_head
+from plmctl.models.own_heads import EncoderWithHead, encoder_config, load_own_head
 
 # --- Loading a network with its head ---
 
@@ -49,7 +49,9 @@ def load_tagger(
         encoder = changed_config(start.model, changes)
         mixed = MixedConfig(encoder=encoder, dropout=_rate(changes), **labels)
         return load_own_head(MixedForTokenClassification, start, mixed)
-    config = changed_config(start.model, {**labels, **changes})
+    config = changed_config(start.model, labels)
+    for name, value in changes.items():
+        setattr(encoder_config(config), name, value)
     network, new = load_with_labels(AutoModelForTokenClassification, start, config)
     if not start.pretrained or "classifier" in new:
         initialize(network.classifier, config)
