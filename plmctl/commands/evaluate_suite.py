@@ -717,9 +717,9 @@ def counted(column: Column, task: Mapping[str, Any]) -> float | None:
     """The best that counting gives on the validation rows, the median over seeds; None: nothing."""
     best = max if larger_is_better(column.metric) else min
     values = [
-        best(found)
+        best(metrics)
         for methods in task.get("counting", ())
-        if (found := [one[column.metric] for one in methods.values() if column.metric in one])
+        if (metrics := [one[column.metric] for one in methods.values() if column.metric in one])
     ]
     whole = column.rows == "dev" and values and len(values) == len(task["runs"])
     return column.scale * median(values) if whole else None
