@@ -107,8 +107,6 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
             nothing was run.
         PlmError: Some of the runs failed; the others are kept, and in the table.
     """
-    from plmctl.models.load import config_of  # it imports PyTorch
-
     suite = in_language(get_suite(request.suite), request.lang, request.data)
     request = replace(request, model=check_model(request.model))
     family = LoadedModel(request.model).family.name
@@ -126,6 +124,8 @@ def run(request: SuiteRequest, *, as_json: bool) -> None:
     check_run(config, config.run, fresh=request.fresh)
     part_runs, missing = planned_parts(config, parts, task_settings, saved)
     if any(one.config.both_sides for one in part_runs):
+        from plmctl.models.load import config_of  # it imports PyTorch
+
         refuse_both_sides(request.model, config_of(request.model))
     planned = entries(config, tasks, recipes_of(suite, family), task_settings, missing)
     if request.grid and not any(entry.config.grid for entry in planned):
