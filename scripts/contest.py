@@ -149,10 +149,10 @@ def scores(args: argparse.Namespace, kind: str, rate: float, seed: int) -> list[
         values.append(float(results["accuracy/macro"]))
     for task, metric in TEXTS[args.text][1].items():
         run = folder / task
-        # A decoder has not seen the rest of a word at its first piece, but with mntp it has.
-        last = task == "msra-ner" and KINDS[kind][1] is BYTES
-        how = ["task.piece=last"] * last + ["both_sides=true"] * (KINDS[kind][1] is MASK)
-        plmctl("finetune", f"transfer/{task}", model, f"run={run}", f"seed={seed}", *how)
+        # A decoder has not seen the rest of a word at its first piece.
+        decoder = task == "msra-ner" and KINDS[kind][1] in (BYTES, MASK)
+        piece = ["task.piece=last"] * decoder
+        plmctl("finetune", f"transfer/{task}", model, f"run={run}", f"seed={seed}", *piece)
         results = json.loads((run / "eval/valid.json").read_text("utf-8"))["results"]
         values.append(float(results[metric]))
     return values

@@ -729,7 +729,8 @@ def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[d
     """The suite's averages for which every column has a value."""
     values = {column["name"]: column["value"] for column in columns}
     errors = {column["name"]: column["se"] for column in columns if column["se"] is not None}
-    counted = suite.means({c["name"]: c["counting"] for c in columns if c["counting"] is not None})
+    counting = {c["name"]: c["counting"] for c in columns if c["counting"] is not None}
+    means_of_counting = suite.means(counting)
     means, result = suite.means(values), []
     for average in suite.averages:
         if average.name not in means:
@@ -746,7 +747,7 @@ def suite_averages(suite: Suite, columns: Sequence[Mapping[str, Any]]) -> list[d
                 "se": error,
                 "low": None if margin is None else value - margin,
                 "high": None if margin is None else value + margin,
-                "counting": counted.get(average.name),
+                "counting": means_of_counting.get(average.name),
             }
         )
     return result

@@ -10,7 +10,7 @@ from plmctl.config.load import kind_of, parse
 from plmctl.errors import ConfigError
 from plmctl.files import new_folder, read_json, writing
 from plmctl.formatting import printable
-from plmctl.hub import refuse_unreachable
+from plmctl.hub import local, refuse_unreachable
 from plmctl.reporting.card import model_card
 from plmctl.reporting.run_files import find_run
 from plmctl.run.configs import PretrainConfig
@@ -118,7 +118,7 @@ def write(folder: Path, checkpoint: Path, target: Path) -> None:
     from plmctl.training.checkpoint import load_weights
 
     config = parse(PretrainConfig, folder / "config.yaml")
-    if not Path(config.tokenizer).is_dir():
+    if not Path(local(config.tokenizer)).is_dir():
         hint = "give the command where you gave `pretrain`: the paths in config.yaml are relative"
         refuse_unreachable(config.tokenizer, hint)
     tokenizer = open_tokenizer(config.tokenizer)

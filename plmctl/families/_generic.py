@@ -182,7 +182,8 @@ class Generic(Family):
         from plmctl.models.load import config_of
 
         start = str(self.config.init_from)
-        causal = {"is_causal": True} if sees_both_sides(config_of(start)) else {}
+        both_sides = self.FORM == "decoder" and sees_both_sides(config_of(start))
+        causal = {"is_causal": True} if both_sides else {}
         model = self.load(start, loss_terms, new_heads=new_heads, **self.options, **causal)
         self._check_trainable(model)
         return model

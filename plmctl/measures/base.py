@@ -229,9 +229,7 @@ class ObjectiveMeasure(Measure[ObjectiveC]):
                 f"{model.family.name!r}",
                 "use a measure of the objective that the model was pretrained with",
             )
-        from plmctl.models.decoder import sees_both_sides
-
-        if sees_both_sides(model.config):
+        if model.sees_both_sides:
             raise ConfigError(
                 f"{model.name}: {self.OBJECTIVE} cannot measure a decoder that sees both sides",
                 "leave out both_sides, or use `pseudo_perplexity` or `bits_per_byte`",

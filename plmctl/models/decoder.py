@@ -43,13 +43,8 @@ class FastDecoder(metaclass=ABCMeta):
 
 
 def sees_both_sides(network: Any) -> bool:
-    """Whether each position of a decoder sees those after it, as its config says (transformers).
-
-    Args:
-        network: Its config, or one with a head of a task around it.
-    """
-    inside = getattr(network, "encoder", None) or network
-    return getattr(inside, "is_causal", None) is False
+    """Whether each position of a decoder sees those after it, as its config says (transformers)."""
+    return getattr(network, "is_causal", None) is False
 
 
 def hidden_states(
@@ -144,7 +139,8 @@ def states_of_both_sides(
 
     It would make a causal mask of no mask, and eager attention adds a boolean one.
     """
-    mask = embedded.new_zeros(len(embedded), 1, embedded.shape[1], embedded.shape[1])
+    rows = 1 if position_ids is None and real is None else len(embedded)
+    mask = embedded.new_zeros(rows, 1, embedded.shape[1], embedded.shape[1])
     least = torch.finfo(embedded.dtype).min
     if position_ids is not None:
         mask = mask.masked_fill(~block_mask(position_ids, both_sides=True), least)

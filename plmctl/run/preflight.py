@@ -588,30 +588,33 @@ def finetune_preflight(config: FinetuneConfig) -> PreparedFinetuning:
     _check_unpadded(config, network, config.train.dropout)
     task = make_task(config.task)
     task.check(config.model, network)
-    both_sides = _sees_both_sides(config, network)
+    left_to_right = _reads_left_to_right(config, network)
     positions = task.positions(config.train.max_length)
     further = " and task.max_target_length" if positions > config.train.max_length else ""
     refuse_longer(config.model, positions, f"train.max_length{further}")
     check_layers(network, config.train.reinit_layers, config.train.freeze)
     if config.lora is not None:
         require_peft()
-    decoder = "lm" in family.HEADS and not family.ENCODER_DECODER
     tokenizer = task.tokenizer(config.model)
-    return PreparedFinetuning(config, family, task, tokenizer, network, decoder and not both_sides)
+    return PreparedFinetuning(config, family, task, tokenizer, network, left_to_right)
 
 
-def _sees_both_sides(config: FinetuneConfig, network: PreTrainedConfig) -> bool:
-    """Whether a decoder sees both sides.
+def _reads_left_to_right(config: FinetuneConfig, network: PreTrainedConfig) -> bool:
+    """Whether a token sees none after it.
 
     Raises:
-        ConfigError: Its kind, its task or its kernel cannot.
+        ConfigError: It is to see both sides, and its kind, its task or its kernel cannot.
     """
     from plmctl.models.decoder import sees_both_sides
+    from plmctl.models.own_heads import encoder_config
 
+    inner = encoder_config(network)
+    family = family_of(inner)
+    decoder = "lm" in family.HEADS and not family.ENCODER_DECODER
     if config.both_sides:
         refuse_both_sides(config.model, network)
-    if not config.both_sides and not sees_both_sides(network):
-        return False
+    elif not decoder or not sees_both_sides(inner):
+        return decoder
     if get_task(config.task.name).WRITES:
         raise ConfigError(
             f"task.name: {config.task.name} writes text from left to right, and "
@@ -626,4 +629,4 @@ def _sees_both_sides(config: FinetuneConfig, network: PreTrainedConfig) -> bool:
         )
     if not config.both_sides:
         say(f"{config.model} sees both sides of each token, as it was finetuned (is_causal: false)")
-    return True
+    return False

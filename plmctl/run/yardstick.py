@@ -171,16 +171,13 @@ def kept_methods(
 
 def methods_beside(run: Path) -> dict[str, dict[str, float]]:
     """The metrics of each method, by its name, of a finished run; empty if it counted nothing."""
-    with suppress(DataError):
-        methods = read_results(_path(run), "methods")["methods"]
-        return {one["name"]: one["metrics"] for one in methods if one.keys() >= _KEYS}
-    return {}
+    return {one["name"]: one["metrics"] for one in _read(_path(run))}
 
 
-def _read(path: Path, made_of: Mapping[str, Any]) -> Methods:
+def _read(path: Path, made_of: Mapping[str, Any] | None = None) -> Methods:
     with suppress(DataError):
         document = read_results(path, "made_of", "methods")
-        if document["made_of"] == made_of:
+        if made_of in (None, document["made_of"]):
             return [one for one in document["methods"] if one.keys() >= _KEYS]
     return []
 

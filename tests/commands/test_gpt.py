@@ -269,6 +269,8 @@ def test_a_head_of_its_own_over_both_sides(cli: Cli, pretrained: dict[str, Path]
     assert code == 0, err
     config = json.loads(Path("mixed-both/model/config.json").read_text())
     assert config["encoder"]["is_causal"] is False
+    _, _, err = cli("finetune", "mixed.yaml", "model=mixed-both", "run=mixed-third")
+    assert "mixed-both/model sees both sides of each token" in err
 
 
 @pytest.mark.parametrize(
