@@ -870,7 +870,7 @@ def _nearest_published(suite: Suite, document: Mapping[str, Any]) -> tuple[Any, 
     here = {column["name"] for column in document["columns"]}
     rows = suite.nearest(document["family"], tuple(shape) if shape else None, len(suite.published))
     room = shutil.get_terminal_size().columns - _OURS
-    room -= 6 * (_seeds(document) > 1) + 10 * _counts(document)
+    room -= 6 * (_seeds(document) > 1) + 12 * _counts(document)
     return tuple(row for row in rows if here & set(row.scores))[: max(_LEAST, room // _COLUMN)]
 
 
